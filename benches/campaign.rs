@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 use futures::future::join_all;
 use geofold::io::database::Database;
 use geofold::ops::campaign::reserve::{Lease, Reservation};
-use geofold::ops::campaign::store::{NewCampaign, Store};
+use geofold::ops::campaign::store::{CampaignStore, NewCampaign};
 use geofold::ops::campaign::{CampaignAction, chunk};
 use geofold::support::config::{DatabaseConfig as Config, Secret};
 
@@ -45,7 +45,8 @@ fn main() {
         };
         let config = Config { timeout: Duration::from_secs(60), max_connections: 2, ..config };
         let stores =
-            join_all((0..RUNNERS).map(async |_| Store::new(Database::open(&config).await.unwrap()))).await;
+            join_all((0..RUNNERS).map(async |_| CampaignStore::new(Database::open(&config).await.unwrap())))
+                .await;
         stores[0].prepare().await.unwrap();
 
         // The long list is made once, and its tokens last for all rounds.
@@ -103,7 +104,7 @@ async fn fresh_postgres(url: &str) -> Config {
 }
 
 /// A campaign whose list is written as `geofold campaign create` does, but for reading and sorting.
-async fn make(store: &Store, list: List) -> i64 {
+async fn make(store: &CampaignStore, list: List) -> i64 {
     const AT_ONCE: u64 = 2_000;
     let new = NewCampaign {
         name: "a measurement".to_owned(),
@@ -138,7 +139,7 @@ async fn make(store: &Store, list: List) -> i64 {
 }
 
 /// Tokens per second while all runners reserve `tokens` of them together.
-async fn measure(stores: &[Store], id: i64, tokens: usize) -> f64 {
+async fn measure(stores: &[CampaignStore], id: i64, tokens: usize) -> f64 {
     let left = std::sync::atomic::AtomicUsize::new(tokens);
     let take = || {
         use std::sync::atomic::Ordering::Relaxed;

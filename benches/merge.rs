@@ -12,8 +12,8 @@ use geofold::base::position::{Epoch, Position};
 use geofold::base::random::Random;
 use geofold::core::counting::increment::{Delta, Edge, Increment};
 use geofold::io::database::Database;
-use geofold::ops::tally::collect::batch::{Batch, read_increment};
-use geofold::ops::tally::collect::store::{KnownTopic, Merge, Store};
+use geofold::ops::tally::collect::batch::{IncrementBatch, read_increment};
+use geofold::ops::tally::collect::store::{CountStore, KnownTopic, MergeOutcome};
 use geofold::support::config::{DatabaseConfig as Config, Secret};
 
 /// Documents change from one value to another, so that each edge has two.
@@ -98,7 +98,7 @@ fn records(case: &Case, random: &mut Random, round: usize) -> Vec<Vec<u8>> {
 
 async fn measure(name: &str, config: &Config, case: &Case, full: bool) {
     let database = Database::open(config).await.unwrap();
-    let store = Store::new(database.clone(), 100, 1_000);
+    let store = CountStore::new(database.clone(), 100, 1_000);
     store.prepare().await.unwrap();
     store.take_over("bench", &store.leader().await.unwrap()).await.unwrap().unwrap();
     let topic = KnownTopic { topic: "increments".to_owned(), topic_id: None, partitions: 1 };
@@ -110,7 +110,7 @@ async fn measure(name: &str, config: &Config, case: &Case, full: bool) {
     for round in 0..=rounds(full) {
         let records = records(case, &mut random, round);
         let began = Instant::now();
-        let mut batch = Batch::default();
+        let mut batch = IncrementBatch::default();
         let from = offset;
         for record in &records {
             batch.take(0, from, offset, Some(read_increment(Some(record)).unwrap()));
@@ -118,7 +118,9 @@ async fn measure(name: &str, config: &Config, case: &Case, full: bool) {
         }
         let read = began.elapsed();
         let began = Instant::now();
-        let Merge::Done(_) = store.merge("bench", &batch).await.unwrap() else { panic!("it was not merged") };
+        let MergeOutcome::Done(_) = store.merge("bench", &batch).await.unwrap() else {
+            panic!("it was not merged")
+        };
         if round > 0 {
             reading.push(read);
             merging.push(began.elapsed());

@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::{ConfigArgs, Failure, output};
 use crate::io::database::Database;
 use crate::ops::tally::collect::http::{CloudAnswer, Tag};
-use crate::ops::tally::collect::store::Store;
+use crate::ops::tally::collect::store::CountStore;
 use crate::ops::tally::collect::svg;
 use crate::support::config::ServerUrl;
 use crate::support::config::database_url::DatabaseUrl;
@@ -81,7 +81,7 @@ async fn read_database(args: &CloudArgs) -> Result<CloudAnswer, Failure> {
         return Err(anyhow!("database {} does not exist; geofold collect creates it", path.display()).into());
     }
     let database = Database::open(&config.database).await?;
-    let store = Store::new(database.clone(), config.collector.top, config.collector.keep_versions);
+    let store = CountStore::new(database.clone(), config.collector.top, config.collector.keep_versions);
     let latest = store.later_than(0).await;
     database.close().await;
     let top = args.top.min(config.collector.top);

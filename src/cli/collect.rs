@@ -15,7 +15,7 @@ use crate::base::retry::RetryPolicy;
 use crate::io::database::Database;
 use crate::ops::admin::{self};
 use crate::ops::tally::collect::http::{self, CloudState};
-use crate::ops::tally::collect::store::Store;
+use crate::ops::tally::collect::store::CountStore;
 use crate::ops::tally::collect::{Allowances, Collector, DATABASE, Notifier};
 use crate::support::config::Config;
 use crate::support::supervisor::Supervisor;
@@ -78,7 +78,7 @@ pub(super) async fn collect(args: CollectArgs) -> Result<ExitCode, Failure> {
         let notifier = Notifier::start(&config, metrics.clone(), &supervisor)
             .map_err(|error| anyhow!("could not create the kafka producer: {error}; check [kafka]"))
             .map_err(Failure::usage)?;
-        let store = Store::new(database.clone(), config.collector.top, config.collector.keep_versions);
+        let store = CountStore::new(database.clone(), config.collector.top, config.collector.keep_versions);
         let collector = Collector {
             store,
             allowances,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use geofold::io::database::{Database, DatabaseError};
-use geofold::ops::tally::collect::store::Store;
+use geofold::ops::tally::collect::store::CountStore;
 use geofold::support::config::Config;
 use tokio::runtime::Runtime;
 
@@ -90,7 +90,7 @@ pub fn wait_until_merged(world: &World) -> Counted {
 async fn kept(config: &Config) -> Result<Kept, DatabaseError> {
     let database = Database::open(&config.database).await?;
     let read = async {
-        let counts = Store::new(database.clone(), 1, 1).counts().await?;
+        let counts = CountStore::new(database.clone(), 1, 1).counts().await?;
         let counts = counts.into_iter().map(|(facet, value, count)| ((facet, value), count)).collect();
         let mut transaction = database.read("reading what is merged").await?;
         let mut merged = BTreeMap::new();

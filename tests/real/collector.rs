@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use geofold::core::counting::increment::Increment;
 use geofold::io::database::Database;
-use geofold::ops::tally::collect::history::History;
-use geofold::ops::tally::collect::store::Store;
+use geofold::ops::tally::collect::history::SimulatedHistory;
+use geofold::ops::tally::collect::store::CountStore;
 use geofold::support::config::{DatabaseConfig, Secret};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -104,7 +104,7 @@ impl Rig {
     fn counts(&self) -> Option<Vec<(String, String, i64)>> {
         self.runtime.block_on(async {
             let database = Database::open(&self.database).await.ok()?;
-            let counts = Store::new(database.clone(), 10, 10).counts().await.ok();
+            let counts = CountStore::new(database.clone(), 10, 10).counts().await.ok();
             database.close().await;
             counts
         })
@@ -168,7 +168,7 @@ fn rounds() -> u64 {
 fn collectors_killed_and_frozen_at_random_count_every_change_once() {
     let rig = Rig::new();
     let mut random = Random::new(seed("collectors_killed_and_frozen_at_random"));
-    let mut history = History::new(random.bits(), "documents", 5, 300);
+    let mut history = SimulatedHistory::new(random.bits(), "documents", 5, 300);
     let mut sent: Vec<Increment> = Vec::new();
     let mut collectors: Vec<Collector> = (0..2).map(|number| rig.collector(number)).collect();
     for round in 0..rounds() {
@@ -208,7 +208,7 @@ fn collectors_killed_and_frozen_at_random_count_every_change_once() {
 #[test]
 fn a_collector_that_stands_by_takes_over_from_one_that_is_killed_or_frozen() {
     let rig = Rig::new();
-    let mut history = History::new(1, "documents", 2, 50);
+    let mut history = SimulatedHistory::new(1, "documents", 2, 50);
     let mut collectors = vec![rig.collector(0), rig.collector(1)];
     for how in ["STOP", "KILL"] {
         let leading = wait_at_most("a collector that merges", TIMEOUT, || {

@@ -13,8 +13,8 @@ use crate::core::counting::facets::FacetRules;
 use crate::io::database::Database;
 use crate::io::elastic::{Elastic, Index, scan};
 use crate::io::indices;
-use crate::ops::tally::collect::store::Store;
-use crate::ops::tally::recount::{Counts, Difference, differences, recount};
+use crate::ops::tally::collect::store::CountStore;
+use crate::ops::tally::recount::{CountDifference, FacetCounts, differences, recount};
 use crate::support::config::Config;
 use crate::support::config::database_url::DatabaseUrl;
 
@@ -36,20 +36,20 @@ pub(super) async fn run(
         return Err(anyhow!("database {} does not exist; geofold collect creates it", path.display()).into());
     }
     let database = Database::open(&config.database).await?;
-    let store = Store::new(database.clone(), config.collector.top, config.collector.keep_versions);
+    let store = CountStore::new(database.clone(), config.collector.top, config.collector.keep_versions);
     let result = compare(config, elastic, &rules, &store, repairs).await;
     database.close().await;
     let wrong = result?;
     if as_json {
         let wrong: Vec<_> = wrong
             .iter()
-            .map(|Difference { facet, value, counted, found }| {
+            .map(|CountDifference { facet, value, counted, found }| {
                 json!({"facet": facet, "value": value, "counted": counted, "found": found})
             })
             .collect();
         output::json(&json!({"wrong": wrong, "repaired": repairs}))?;
     } else {
-        for Difference { facet, value, counted, found } in wrong.iter().take(PRINTED) {
+        for CountDifference { facet, value, counted, found } in wrong.iter().take(PRINTED) {
             output::line(format_args!("{facet}  {value}  counted {counted}, found {found}"))?;
         }
         match wrong.len() {
@@ -67,9 +67,9 @@ async fn compare(
     config: &Config,
     elastic: &dyn Elastic,
     rules: &FacetRules,
-    store: &Store,
+    store: &CountStore,
     repairs: bool,
-) -> Result<Vec<Difference>, Failure> {
+) -> Result<Vec<CountDifference>, Failure> {
     if repairs {
         nobody_merges(config, store).await?;
     }
@@ -92,12 +92,12 @@ async fn compare(
         return Ok(store.correct(&found).await?);
     }
     let counts = store.counts().await?.into_iter();
-    let kept: Counts = counts.map(|(facet, value, count)| ((facet, value), count)).collect();
+    let kept: FacetCounts = counts.map(|(facet, value, count)| ((facet, value), count)).collect();
     Ok(differences(&kept, &found))
 }
 
 /// Waits a while for the heartbeat of a merging collector.
-async fn nobody_merges(config: &Config, store: &Store) -> Result<(), Failure> {
+async fn nobody_merges(config: &Config, store: &CountStore) -> Result<(), Failure> {
     let before = store.leader().await?;
     tokio::time::sleep(config.collector.takeover_timeout).await;
     if store.leader().await? != before {

@@ -19,7 +19,7 @@ use crate::cli::values;
 use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
 use crate::ops::campaign::CampaignAction;
-use crate::ops::campaign::create::{CreateError, SortOptions, Source, create as make};
+use crate::ops::campaign::create::{CreateError, IdSource, SortOptions, create as make};
 use crate::ops::campaign::select::Selection;
 use crate::ops::campaign::store::{MAX_RATE, NewCampaign};
 use crate::support::config::{ByteSize, Config};
@@ -129,13 +129,13 @@ pub(super) async fn create(args: CreateArgs) -> Result<ExitCode, Failure> {
     };
     let elastic = connect::elasticsearch(&config)?;
     let source = match (selection, &args.from) {
-        (Some(selection), _) => Source::Index {
+        (Some(selection), _) => IdSource::Index {
             elastic: &elastic,
             prefix: &config.elasticsearch.prefix,
             selection,
             timeout: config.elasticsearch.request_timeout.max(LONG),
         },
-        (None, Some(path)) => Source::List(list(path)?),
+        (None, Some(path)) => IdSource::List(list(path)?),
         (None, None) => return Err(Failure::usage(anyhow!("no documents selected"))),
     };
     let store = open(&config).await?;

@@ -12,7 +12,7 @@ use clap::{Args, Subcommand};
 
 use super::{ConfigArgs, Failure, connect, output, signals, values};
 use crate::io::database::Database;
-use crate::ops::campaign::store::{Store, StoreError};
+use crate::ops::campaign::store::{CampaignStore, CampaignStoreError};
 use crate::ops::campaign::{CampaignAction, Command};
 use crate::support::config::Config;
 
@@ -112,7 +112,7 @@ async fn execute(args: OneArgs, command: Command) -> Result<ExitCode, Failure> {
     let store = open(&args.config.load()?).await?;
     let id = args.id;
     let said = async {
-        Ok::<_, StoreError>(match command {
+        Ok::<_, CampaignStoreError>(match command {
             Command::Retry => format!("{} ids queued again", store.retry(id).await?),
             Command::Remove => {
                 store.remove(id).await?;
@@ -142,15 +142,15 @@ fn carries(config: &Config, action: CampaignAction) -> Result<(), Failure> {
 }
 
 /// An unknown campaign, or a state that does not allow the command, is a usage error.
-fn refused(error: StoreError) -> Failure {
+fn refused(error: CampaignStoreError) -> Failure {
     match error {
-        StoreError::Database(error) => error.into(),
+        CampaignStoreError::Database(error) => error.into(),
         error => Failure::usage(error),
     }
 }
 
-async fn open(config: &Config) -> Result<Store, Failure> {
-    let store = Store::new(Database::open(&config.database).await?);
+async fn open(config: &Config) -> Result<CampaignStore, Failure> {
+    let store = CampaignStore::new(Database::open(&config.database).await?);
     store.prepare().await?;
     Ok(store)
 }

@@ -15,13 +15,13 @@ use crate::base::retry::RetryPolicy;
 use crate::cli::audit::LONG;
 use crate::cli::{reload, values};
 use crate::io::send::Destinations;
-use crate::ops::campaign::State;
+use crate::ops::campaign::CampaignState;
 use crate::ops::campaign::create::SortOptions;
 use crate::ops::campaign::produce::Producing;
 use crate::ops::campaign::run::{Ended, RunError, RunTimes, Runner};
 use crate::ops::campaign::select::Selection;
-use crate::ops::campaign::store::{NewCampaign, Status, Store};
-use crate::ops::campaign::watch::{Periodic, Watch};
+use crate::ops::campaign::store::{CampaignStatus, CampaignStore, NewCampaign};
+use crate::ops::campaign::watch::{ScheduledCampaign, Watch};
 use crate::ops::group::stopped_partitions;
 use crate::support::config::Config;
 use crate::support::config::campaigns::CampaignDocuments;
@@ -102,8 +102,8 @@ pub(super) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         status.id, status.produced, status.ids, status.failed
     );
     match ended {
-        Ended::Over(State::Done) if status.failed == 0 => Ok(ExitCode::SUCCESS),
-        Ended::Over(State::Done) => Err(anyhow!(
+        Ended::Over(CampaignState::Done) if status.failed == 0 => Ok(ExitCode::SUCCESS),
+        Ended::Over(CampaignState::Done) => Err(anyhow!(
             "{} ids failed; `geofold campaign status {}` shows them, `campaign retry` tries them again",
             status.failed,
             status.id
@@ -114,7 +114,7 @@ pub(super) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     }
 }
 
-async fn runner(config: &Config, store: &Store) -> Result<Runner, Failure> {
+async fn runner(config: &Config, store: &CampaignStore) -> Result<Runner, Failure> {
     connect::plain_keys(config, "a campaign")?;
     let retry = RetryPolicy { initial: config.retry.initial_backoff, max: config.retry.max_backoff };
     let properties = config.topic_producer_properties().into_iter().collect();
@@ -153,7 +153,11 @@ async fn name_stopped_partitions(config: &Config) -> std::convert::Infallible {
 }
 
 /// Shows the progress of all runners together.
-async fn show_progress(store: &Store, id: i64, bar: Option<&ProgressBar>) -> std::convert::Infallible {
+async fn show_progress(
+    store: &CampaignStore,
+    id: i64,
+    bar: Option<&ProgressBar>,
+) -> std::convert::Infallible {
     loop {
         // The runner reports database errors.
         if let Ok(status) = store.status(id).await {
@@ -178,9 +182,9 @@ async fn show_progress(store: &Store, id: i64, bar: Option<&ProgressBar>) -> std
     }
 }
 
-fn in_short(status: &Status) -> String {
+fn in_short(status: &CampaignStatus) -> String {
     let mut text = match status.state {
-        State::Ready => format!("{:.0}/s", status.rate),
+        CampaignState::Ready => format!("{:.0}/s", status.rate),
         state => state.to_string(),
     };
     if status.failed > 0 {
@@ -196,7 +200,7 @@ pub(super) async fn watch(args: WatchArgs) -> Result<ExitCode, Failure> {
     let (supervisor, mut lost) = Supervisor::new();
     let config = reload::begin(args.config, None, &supervisor).await?;
     let stop = signals::stop_on_signal()?;
-    let periodic: Result<Vec<Periodic>, Failure> = config
+    let periodic: Result<Vec<ScheduledCampaign>, Failure> = config
         .campaigns
         .periodic
         .iter()
@@ -219,7 +223,7 @@ pub(super) async fn watch(args: WatchArgs) -> Result<ExitCode, Failure> {
                 rate: periodic.rate,
                 every: Some(periodic.interval),
             };
-            Ok(Periodic { new, selection })
+            Ok(ScheduledCampaign { new, selection })
         })
         .collect();
     let periodic = periodic?;

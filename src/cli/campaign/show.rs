@@ -9,8 +9,8 @@ use clap::Args;
 use serde_json::json;
 
 use super::{ConfigArgs, Failure, open, output, refused};
-use crate::ops::campaign::State;
-use crate::ops::campaign::store::{Failed, Status};
+use crate::ops::campaign::CampaignState;
+use crate::ops::campaign::store::{CampaignStatus, Failed};
 
 /// Show progress, rate, estimated end and failures. Without ID: all unfinished campaigns.
 #[derive(Debug, Args)]
@@ -105,15 +105,15 @@ pub(super) async fn list(args: ListArgs) -> Result<ExitCode, Failure> {
 }
 
 /// The state in one word.
-fn standing(status: &Status) -> &'static str {
+fn standing(status: &CampaignStatus) -> &'static str {
     if status.broken_off { "broken" } else { status.state.as_str() }
 }
 
-fn whole(status: &Status, failed: &[Failed]) -> String {
+fn whole(status: &CampaignStatus, failed: &[Failed]) -> String {
     let mut text = String::new();
     // Writing to a `String` cannot fail.
     let mut line = |shown: std::fmt::Arguments<'_>| writeln!(text, "{shown}").unwrap_or_default();
-    let Status { id, name, action, selection, topic, .. } = status;
+    let CampaignStatus { id, name, action, selection, topic, .. } = status;
     line(format_args!("campaign {id}, {}: {name}", standing(status)));
     line(format_args!("  does      {action}, {selection}, through {topic}"));
     line(format_args!(
@@ -136,9 +136,11 @@ fn whole(status: &Status, failed: &[Failed]) -> String {
         .map(|(what, at)| if at == 0 { None } else { Some(format!("{what} {}", time(at))) });
     line(format_args!("  times     {}", times.into_iter().flatten().collect::<Vec<_>>().join(", ")));
     match (status.state, status.seconds_left) {
-        (State::Ready, Some(seconds)) => line(format_args!("  end       in {}", duration(seconds))),
-        (State::Ready, None) => line(format_args!("  end       not started; run: geofold campaign run {id}")),
-        (State::Creating, _) if status.broken_off => line(format_args!(
+        (CampaignState::Ready, Some(seconds)) => line(format_args!("  end       in {}", duration(seconds))),
+        (CampaignState::Ready, None) => {
+            line(format_args!("  end       not started; run: geofold campaign run {id}"))
+        }
+        (CampaignState::Creating, _) if status.broken_off => line(format_args!(
             "  end       its list is incomplete and its writer gone: geofold campaign cancel {id}, then remove {id}"
         )),
         _ => {}
@@ -150,7 +152,7 @@ fn whole(status: &Status, failed: &[Failed]) -> String {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "it is shown to people")]
-fn percent(status: &Status) -> f64 {
+fn percent(status: &CampaignStatus) -> f64 {
     if status.ids == 0 { 100.0 } else { status.done() as f64 / status.ids as f64 * 100.0 }
 }
 

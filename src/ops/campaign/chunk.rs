@@ -10,7 +10,7 @@ pub const MAX_ID_BYTES: usize = u16::MAX as usize;
 /// Invalid chunk data in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("the ids of a chunk end in the middle")]
-pub struct Broken;
+pub struct BrokenChunk;
 
 /// Appends an id, up to [`MAX_ID_BYTES`] of it.
 pub fn push(chunk: &mut Vec<u8>, id: &[u8]) {
@@ -23,15 +23,16 @@ pub fn push(chunk: &mut Vec<u8>, id: &[u8]) {
 ///
 /// # Errors
 /// If it was not written by [`push`] alone.
-pub fn ids(chunk: &[u8]) -> Result<Vec<&[u8]>, Broken> {
+pub fn ids(chunk: &[u8]) -> Result<Vec<&[u8]>, BrokenChunk> {
     let mut ids = Vec::new();
     let mut rest = chunk;
     while let Some((length, after)) = rest.split_first_chunk::<2>() {
-        let (id, after) = after.split_at_checked(usize::from(u16::from_le_bytes(*length))).ok_or(Broken)?;
+        let (id, after) =
+            after.split_at_checked(usize::from(u16::from_le_bytes(*length))).ok_or(BrokenChunk)?;
         ids.push(id);
         rest = after;
     }
-    if rest.is_empty() { Ok(ids) } else { Err(Broken) }
+    if rest.is_empty() { Ok(ids) } else { Err(BrokenChunk) }
 }
 
 #[cfg(test)]

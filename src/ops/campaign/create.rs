@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::chunk;
 use super::intake::{Intake, Sorted};
 use super::select::{SelectError, Selection, read_list, select};
-use super::store::{BROKEN_OFF, NewCampaign, Store};
+use super::store::{BROKEN_OFF, CampaignStore, NewCampaign};
 use crate::io::database::DatabaseError;
 use crate::io::elastic::Elastic;
 
@@ -23,7 +23,7 @@ const BEAT: Duration = Duration::from_secs(BROKEN_OFF.as_secs() / 6);
 const FAILED_AT_ONCE: usize = 1_000;
 
 /// Where ids come from.
-pub enum Source<'a> {
+pub enum IdSource<'a> {
     /// A list, a line each.
     List(Box<dyn BufRead + Send>),
     /// Elasticsearch.
@@ -86,9 +86,9 @@ pub enum CreateError {
 /// # Errors
 /// See [`CreateError`].
 pub async fn create(
-    store: &Store,
+    store: &CampaignStore,
     new: &NewCampaign,
-    source: Source<'_>,
+    source: IdSource<'_>,
     sort_options: &SortOptions,
     paused: bool,
     stop: &CancellationToken,
@@ -120,20 +120,20 @@ pub async fn create(
 }
 
 async fn read(
-    source: Source<'_>,
+    source: IdSource<'_>,
     sort_options: &SortOptions,
     told: &(dyn Fn(u64) + Sync),
 ) -> Result<Sorted, CreateError> {
     let mut intake = Intake::new(&sort_options.folder, sort_options.memory);
     match source {
-        Source::List(list) => {
+        IdSource::List(list) => {
             let reading = tokio::task::spawn_blocking(move || -> io::Result<Sorted> {
                 read_list(list, &mut intake)?;
                 intake.sorted()
             });
             Ok(reading.await.map_err(io::Error::other)?.map_err(SelectError::Io)?)
         }
-        Source::Index { elastic, prefix, selection, timeout } => {
+        IdSource::Index { elastic, prefix, selection, timeout } => {
             select(elastic, prefix, &selection, timeout, &mut intake, told).await?;
             let sorting = tokio::task::spawn_blocking(move || intake.sorted());
             Ok(sorting.await.map_err(io::Error::other)??)
@@ -148,7 +148,7 @@ struct Piece {
 }
 
 async fn write(
-    store: &Store,
+    store: &CampaignStore,
     id: i64,
     size: u32,
     sorted: Sorted,
@@ -205,7 +205,7 @@ fn cut(
 }
 
 /// Sends heartbeats while the list is written; ends if the campaign was cancelled.
-async fn signs_of_life(store: &Store, id: i64) -> CreateError {
+async fn signs_of_life(store: &CampaignStore, id: i64) -> CreateError {
     loop {
         tokio::time::sleep(BEAT).await;
         match store.beat(id).await {

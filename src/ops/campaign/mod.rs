@@ -50,7 +50,7 @@ pub use crate::support::config::campaigns::CampaignAction;
 /// State of a campaign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum CampaignState {
     /// Its list is being written, or was when the process that did so ended. No runner touches it.
     Creating,
     /// Its tokens are handed out.
@@ -63,7 +63,7 @@ pub enum State {
     Done,
 }
 
-impl State {
+impl CampaignState {
     /// Every state.
     pub const ALL: [Self; 5] = [Self::Creating, Self::Ready, Self::Paused, Self::Cancelled, Self::Done];
 
@@ -109,7 +109,7 @@ macro_rules! word {
 }
 
 word!(CampaignAction);
-word!(State);
+word!(CampaignState);
 
 /// Commands on a campaign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -129,8 +129,8 @@ pub enum Command {
 /// A command that the state does not allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("it is {state}; {advice}")]
-pub struct Refused {
-    state: State,
+pub struct RefusedCommand {
+    state: CampaignState,
     advice: &'static str,
 }
 
@@ -139,9 +139,9 @@ impl Command {
     ///
     /// # Errors
     /// If it may not.
-    pub fn apply(self, state: State) -> Result<State, Refused> {
-        use State::{Cancelled, Creating, Done, Paused, Ready};
-        let refused = |advice| Err(Refused { state, advice });
+    pub fn apply(self, state: CampaignState) -> Result<CampaignState, RefusedCommand> {
+        use CampaignState::{Cancelled, Creating, Done, Paused, Ready};
+        let refused = |advice| Err(RefusedCommand { state, advice });
         match (self, state) {
             (Self::Pause, Ready | Paused) => Ok(Paused),
             (Self::Resume, Ready | Paused) => Ok(Ready),

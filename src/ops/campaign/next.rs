@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::State;
+use super::CampaignState;
 
 /// Maximum wait of a runner without a token, to notice a new rate, a resume or an expired lease.
 pub const LOOK: Duration = Duration::from_secs(1);
@@ -17,9 +17,9 @@ pub const WINDOW: Duration = Duration::from_secs(5);
 
 /// A campaign, as a runner that got no token finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Seen {
+pub struct SeenCampaign {
     /// The campaign's state.
-    pub state: State,
+    pub state: CampaignState,
     /// Whether a token was never handed out.
     pub has_fresh: bool,
     /// When the rate allows the next token.
@@ -38,20 +38,20 @@ pub enum Next {
     /// Nothing is left: say so in the database.
     Finish,
     /// End.
-    Over(State),
+    Over(CampaignState),
 }
 
 /// The next step of a runner without a token.
-pub fn next(seen: &Seen) -> Next {
+pub fn next(seen: &SeenCampaign) -> Next {
     let until = |time: i64| {
         let micros = u64::try_from(time.saturating_sub(seen.now)).unwrap_or_default();
         Next::Wait(Duration::from_micros(micros).clamp(REST, LOOK))
     };
     match seen.state {
-        State::Creating | State::Paused => Next::Wait(LOOK),
-        State::Cancelled | State::Done => Next::Over(seen.state),
-        State::Ready if seen.has_fresh => until(seen.free_at),
-        State::Ready => match seen.first_expiry {
+        CampaignState::Creating | CampaignState::Paused => Next::Wait(LOOK),
+        CampaignState::Cancelled | CampaignState::Done => Next::Over(seen.state),
+        CampaignState::Ready if seen.has_fresh => until(seen.free_at),
+        CampaignState::Ready => match seen.first_expiry {
             None => Next::Finish,
             Some(expiry) => until(expiry.max(seen.free_at)),
         },
@@ -92,31 +92,38 @@ pub fn seconds_left(left: i64, rate: f64) -> Option<f64> {
 mod tests {
     use super::*;
 
-    fn seen() -> Seen {
-        Seen { state: State::Ready, has_fresh: true, free_at: 0, first_expiry: None, now: 1_000_000 }
+    fn seen() -> SeenCampaign {
+        SeenCampaign {
+            state: CampaignState::Ready,
+            has_fresh: true,
+            free_at: 0,
+            first_expiry: None,
+            now: 1_000_000,
+        }
     }
 
     #[test]
     fn a_runner_waits_for_the_rate_or_a_lease_and_never_in_a_hot_loop() {
         let half = Duration::from_millis(500);
-        assert_eq!(next(&Seen { free_at: 1_500_000, ..seen() }), Next::Wait(half));
-        assert_eq!(next(&Seen { free_at: 60_000_000, ..seen() }), Next::Wait(LOOK));
+        assert_eq!(next(&SeenCampaign { free_at: 1_500_000, ..seen() }), Next::Wait(half));
+        assert_eq!(next(&SeenCampaign { free_at: 60_000_000, ..seen() }), Next::Wait(LOOK));
         // Another runner was faster.
         assert_eq!(next(&seen()), Next::Wait(REST));
-        let leased = |first_expiry| Seen { has_fresh: false, first_expiry: Some(first_expiry), ..seen() };
+        let leased =
+            |first_expiry| SeenCampaign { has_fresh: false, first_expiry: Some(first_expiry), ..seen() };
         assert_eq!(next(&leased(1_500_000)), Next::Wait(half));
         assert_eq!(next(&leased(0)), Next::Wait(REST));
-        assert_eq!(next(&Seen { free_at: 1_500_000, ..leased(0) }), Next::Wait(half));
-        for state in [State::Creating, State::Paused] {
-            assert_eq!(next(&Seen { state, ..seen() }), Next::Wait(LOOK));
+        assert_eq!(next(&SeenCampaign { free_at: 1_500_000, ..leased(0) }), Next::Wait(half));
+        for state in [CampaignState::Creating, CampaignState::Paused] {
+            assert_eq!(next(&SeenCampaign { state, ..seen() }), Next::Wait(LOOK));
         }
     }
 
     #[test]
     fn a_campaign_is_over_when_no_token_is_fresh_and_none_has_a_lease() {
-        assert_eq!(next(&Seen { has_fresh: false, ..seen() }), Next::Finish);
-        for state in [State::Cancelled, State::Done] {
-            assert_eq!(next(&Seen { state, ..seen() }), Next::Over(state));
+        assert_eq!(next(&SeenCampaign { has_fresh: false, ..seen() }), Next::Finish);
+        for state in [CampaignState::Cancelled, CampaignState::Done] {
+            assert_eq!(next(&SeenCampaign { state, ..seen() }), Next::Over(state));
         }
     }
 

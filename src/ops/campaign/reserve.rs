@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-use super::next::{Next, Seen, WINDOW, next};
+use super::next::{Next, SeenCampaign, WINDOW, next};
 use super::schema::timed;
-use super::store::{Failed, Store, first_int, lock_state, micros, word, write_failed};
-use super::{State, chunk};
+use super::store::{CampaignStore, Failed, first_int, lock_state, micros, word, write_failed};
+use super::{CampaignState, chunk};
 use crate::io::database::{DatabaseError, Sql, SqlValue, Transaction};
 
 /// A chunk that is this runner's for a while.
@@ -35,16 +35,16 @@ pub enum Reservation {
     /// None now: retry after this time.
     Wait(Duration),
     /// None any more.
-    Over(State),
+    Over(CampaignState),
     /// There is no such campaign.
     Unknown,
 }
 
 /// State returned by a heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub struct LeaseStanding {
     /// The campaign's state.
-    pub state: State,
+    pub state: CampaignState,
     /// Ids per second that it may do now; 0: any number.
     pub rate: i64,
 }
@@ -125,7 +125,7 @@ impl Lease {
     }
 }
 
-impl Store {
+impl CampaignStore {
     /// Reserves a token of a campaign as `runner`, for `time` from now.
     pub async fn reserve(
         &self,
@@ -156,7 +156,7 @@ impl Store {
             return Ok(Reservation::Unknown);
         };
         let int = |column| transaction.cell(row.int(column));
-        let seen = Seen {
+        let seen = SeenCampaign {
             state: word(&transaction, transaction.cell(row.text(0))?)?,
             has_fresh: int(1)? <= int(2)?,
             free_at: int(3)?,
@@ -177,7 +177,11 @@ impl Store {
                 lock_state(&mut transaction, campaign).await?;
                 let ended = transaction.execute(END_IF_DONE, &[SqlValue::Int(campaign)]).await? == 1;
                 transaction.commit().await?;
-                Ok(if ended { Reservation::Over(State::Done) } else { Reservation::Wait(super::next::REST) })
+                Ok(if ended {
+                    Reservation::Over(CampaignState::Done)
+                } else {
+                    Reservation::Wait(super::next::REST)
+                })
             }
         }
     }
@@ -203,7 +207,11 @@ impl Store {
     }
 
     /// Heartbeat: extends the lease to `time` from now. `None` if another runner holds it.
-    pub async fn extend(&self, lease: &Lease, time: Duration) -> Result<Option<Standing>, DatabaseError> {
+    pub async fn extend(
+        &self,
+        lease: &Lease,
+        time: Duration,
+    ) -> Result<Option<LeaseStanding>, DatabaseError> {
         let mut transaction = self.database.begin("extending a lease").await?;
         let [campaign, token, runner, fence] = lease.key();
         let values = [campaign, token, runner, fence, SqlValue::Int(micros(time))];
@@ -219,7 +227,7 @@ impl Store {
         let rate = transaction.cell(row.int(0))?;
         let state = word(&transaction, transaction.cell(row.text(1))?)?;
         transaction.commit().await?;
-        Ok(Some(Standing { state, rate }))
+        Ok(Some(LeaseStanding { state, rate }))
     }
 
     /// Finishes the chunk: `produced` ids are in the topic, and these have failed. False, without a change, if another runner

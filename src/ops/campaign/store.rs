@@ -7,7 +7,7 @@ use thiserror::Error;
 
 use super::next::{Speed, rate, seconds_left};
 use super::schema::{MIGRATIONS, timed};
-use super::{CampaignAction, Command, Refused, State, chunk};
+use super::{CampaignAction, CampaignState, Command, RefusedCommand, chunk};
 use crate::io::database::{Database, DatabaseError, DatabaseRow, Lock, Sql, SqlValue, Transaction};
 pub use crate::support::config::campaigns::MAX_RATE;
 
@@ -19,7 +19,7 @@ pub const BROKEN_OFF: Duration = Duration::from_secs(60);
 
 /// A failed operation.
 #[derive(Debug, Error)]
-pub enum StoreError {
+pub enum CampaignStoreError {
     /// The database.
     #[error(transparent)]
     Database(#[from] DatabaseError),
@@ -28,10 +28,10 @@ pub enum StoreError {
     Unknown(i64),
     /// It may not be done to it.
     #[error("campaign {0}: {1}")]
-    Refused(i64, Refused),
+    Refused(i64, RefusedCommand),
 }
 
-impl StoreError {
+impl CampaignStoreError {
     /// Whether the same may work later.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Database(error) if error.is_passing())
@@ -59,7 +59,7 @@ pub struct NewCampaign {
 
 /// The current status of a campaign.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Status {
+pub struct CampaignStatus {
     /// Its number.
     pub id: i64,
     /// Display name.
@@ -71,7 +71,7 @@ pub struct Status {
     /// Which documents, in words.
     pub selection: String,
     /// State.
-    pub state: State,
+    pub state: CampaignState,
     /// The writer of its list sent no heartbeat for [`BROKEN_OFF`].
     pub broken_off: bool,
     /// Ids in its list.
@@ -104,7 +104,7 @@ pub struct Status {
     pub now: i64,
 }
 
-impl Status {
+impl CampaignStatus {
     /// Ids that are over, well or not.
     pub fn done(&self) -> i64 {
         self.produced.saturating_add(self.failed)
@@ -122,7 +122,7 @@ pub struct Failed {
 
 /// Campaigns in a database.
 #[derive(Debug, Clone)]
-pub struct Store {
+pub struct CampaignStore {
     pub(super) database: Database,
 }
 
@@ -185,7 +185,7 @@ const STATUS: Sql = timed!(
     ") FROM campaign c WHERE ($1 = 0 OR id = $1) ORDER BY id"
 );
 
-impl Store {
+impl CampaignStore {
     /// Campaigns in this database.
     pub fn new(database: Database) -> Self {
         Self { database }
@@ -201,7 +201,7 @@ impl Store {
         self.database.close().await;
     }
 
-    /// Begins a campaign without ids; no runner touches it until [`Store::seal`]. `None`: the period has one, or the last one
+    /// Begins a campaign without ids; no runner touches it until [`CampaignStore::seal`]. `None`: the period has one, or the last one
     /// of this name is not over.
     pub async fn create(&self, new: &NewCampaign) -> Result<Option<i64>, DatabaseError> {
         let mut transaction = self.database.begin("making a campaign").await?;
@@ -269,7 +269,7 @@ impl Store {
 
     /// The list is whole: runners may begin, unless it is to be `paused` at first. False if it was cancelled meanwhile.
     pub async fn seal(&self, id: i64, paused: bool) -> Result<bool, DatabaseError> {
-        let state = if paused { State::Paused } else { State::Ready };
+        let state = if paused { CampaignState::Paused } else { CampaignState::Ready };
         self.change_one(
             "ending a campaign's list",
             SEAL,
@@ -296,10 +296,10 @@ impl Store {
     }
 
     /// Pauses, resumes or cancels. Gives the state after it.
-    pub async fn execute(&self, id: i64, command: Command) -> Result<State, StoreError> {
+    pub async fn execute(&self, id: i64, command: Command) -> Result<CampaignState, CampaignStoreError> {
         let mut transaction = self.database.begin("changing a campaign").await?;
-        let before = lock_state(&mut transaction, id).await?.ok_or(StoreError::Unknown(id))?;
-        let after = command.apply(before).map_err(|refused| StoreError::Refused(id, refused))?;
+        let before = lock_state(&mut transaction, id).await?.ok_or(CampaignStoreError::Unknown(id))?;
+        let after = command.apply(before).map_err(|refused| CampaignStoreError::Refused(id, refused))?;
         if after != before {
             let is_over = i64::from(after.is_over());
             let values = [SqlValue::Int(id), SqlValue::Text(after.as_str()), SqlValue::Int(is_over)];
@@ -310,24 +310,25 @@ impl Store {
     }
 
     /// From now on it goes this fast, at most; runners at work follow with their next sign of life.
-    pub async fn set_rate(&self, id: i64, rate: Option<u32>) -> Result<(), StoreError> {
+    pub async fn set_rate(&self, id: i64, rate: Option<u32>) -> Result<(), CampaignStoreError> {
         let rate = i64::from(rate.unwrap_or(0).min(MAX_RATE));
         let values = [SqlValue::Int(id), SqlValue::Int(rate), SqlValue::Int(rate.max(1))];
         match self.change_one("setting a campaign's rate", SET_RATE, &values).await? {
             true => Ok(()),
-            false => Err(StoreError::Unknown(id)),
+            false => Err(CampaignStoreError::Unknown(id)),
         }
     }
 
     /// Gives the ids that failed new tokens, behind all others. Gives how many there were.
-    pub async fn retry(&self, id: i64) -> Result<u64, StoreError> {
+    pub async fn retry(&self, id: i64) -> Result<u64, CampaignStoreError> {
         // Those that fail meanwhile are for the next time.
         let mut up_to = i64::MAX;
         let mut retried = 0;
         loop {
             let mut transaction = self.database.begin("retrying failed ids of a campaign").await?;
-            let before = lock_state(&mut transaction, id).await?.ok_or(StoreError::Unknown(id))?;
-            let after = Command::Retry.apply(before).map_err(|refused| StoreError::Refused(id, refused))?;
+            let before = lock_state(&mut transaction, id).await?.ok_or(CampaignStoreError::Unknown(id))?;
+            let after =
+                Command::Retry.apply(before).map_err(|refused| CampaignStoreError::Refused(id, refused))?;
             if up_to == i64::MAX {
                 let sql = "SELECT COALESCE(MAX(number), 0) FROM campaign_failed WHERE campaign = $1";
                 let rows = transaction.rows(sql, &[SqlValue::Int(id)]).await?;
@@ -373,11 +374,11 @@ impl Store {
     }
 
     /// Forgets a campaign that is over, with its list and its failures.
-    pub async fn remove(&self, id: i64) -> Result<(), StoreError> {
+    pub async fn remove(&self, id: i64) -> Result<(), CampaignStoreError> {
         let mut transaction = self.database.begin("looking at a campaign").await?;
-        let state = lock_state(&mut transaction, id).await?.ok_or(StoreError::Unknown(id))?;
+        let state = lock_state(&mut transaction, id).await?.ok_or(CampaignStoreError::Unknown(id))?;
         transaction.rollback().await?;
-        Command::Remove.apply(state).map_err(|refused| StoreError::Refused(id, refused))?;
+        Command::Remove.apply(state).map_err(|refused| CampaignStoreError::Refused(id, refused))?;
         // A piece at a time; the campaign itself goes last, so that what is left of it can be removed again.
         for sql in [
             "DELETE FROM campaign_failed WHERE campaign = $1 AND number IN \
@@ -402,16 +403,16 @@ impl Store {
     }
 
     /// How a campaign stands.
-    pub async fn status(&self, id: i64) -> Result<Status, StoreError> {
-        self.statuses(id.max(1)).await?.pop().ok_or(StoreError::Unknown(id))
+    pub async fn status(&self, id: i64) -> Result<CampaignStatus, CampaignStoreError> {
+        self.statuses(id.max(1)).await?.pop().ok_or(CampaignStoreError::Unknown(id))
     }
 
     /// How all campaigns stand, the oldest first.
-    pub async fn list(&self) -> Result<Vec<Status>, DatabaseError> {
+    pub async fn list(&self) -> Result<Vec<CampaignStatus>, DatabaseError> {
         self.statuses(0).await
     }
 
-    async fn statuses(&self, id: i64) -> Result<Vec<Status>, DatabaseError> {
+    async fn statuses(&self, id: i64) -> Result<Vec<CampaignStatus>, DatabaseError> {
         let mut transaction = self.database.read("looking at campaigns").await?;
         let rows = transaction.rows(STATUS, &[SqlValue::Int(id)]).await?;
         let statuses = rows.iter().map(|row| read_status(&transaction, row)).collect();
@@ -420,7 +421,7 @@ impl Store {
     }
 
     /// Campaigns of this periodic name, the oldest first: number and state.
-    pub async fn of_periodic(&self, name: &str) -> Result<Vec<(i64, State)>, DatabaseError> {
+    pub async fn of_periodic(&self, name: &str) -> Result<Vec<(i64, CampaignState)>, DatabaseError> {
         let mut transaction = self.database.read("looking at campaigns").await?;
         let sql = "SELECT id, state FROM campaign WHERE periodic = $1 ORDER BY id";
         let rows = transaction.rows(sql, &[SqlValue::Text(name)]).await?;
@@ -473,7 +474,7 @@ pub(super) fn word<T: std::str::FromStr<Err = super::UnknownWord>>(
 pub(super) async fn lock_state(
     transaction: &mut Transaction,
     id: i64,
-) -> Result<Option<State>, DatabaseError> {
+) -> Result<Option<CampaignState>, DatabaseError> {
     let sql = Sql {
         postgres: "SELECT state FROM campaign WHERE id = $1 FOR UPDATE",
         sqlite: "SELECT state FROM campaign WHERE id = $1",
@@ -513,22 +514,22 @@ pub(super) async fn write_failed(
     Ok(())
 }
 
-fn read_status(transaction: &Transaction, row: &DatabaseRow) -> Result<Status, DatabaseError> {
+fn read_status(transaction: &Transaction, row: &DatabaseRow) -> Result<CampaignStatus, DatabaseError> {
     let int = |column| transaction.cell(row.int(column));
     let text = |column| transaction.cell(row.text(column));
     let state = word(transaction, text(5)?)?;
     let (ids, produced, failed, tokens, next_token) = (int(7)?, int(8)?, int(9)?, int(10)?, int(11)?);
     let (now, leases, expired) = (int(19)?, int(20)?, int(21)?);
     let speed = Speed { window_start: int(13)?, window_ids: int(14)?, window_rate: int(15)? };
-    let rate = if state == State::Ready { rate(&speed, now) } else { 0.0 };
-    Ok(Status {
+    let rate = if state == CampaignState::Ready { rate(&speed, now) } else { 0.0 };
+    Ok(CampaignStatus {
         id: int(0)?,
         name: text(1)?,
         action: word(transaction, text(2)?)?,
         topic: text(3)?,
         selection: text(4)?,
         state,
-        broken_off: state == State::Creating && now.saturating_sub(int(6)?) > micros(BROKEN_OFF),
+        broken_off: state == CampaignState::Creating && now.saturating_sub(int(6)?) > micros(BROKEN_OFF),
         ids,
         produced,
         failed,

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::State;
-use super::create::{CreateError, SortOptions, Source, create};
+use super::CampaignState;
+use super::create::{CreateError, IdSource, SortOptions, create};
 use super::run::{RunError, Runner};
 use super::select::Selection;
-use super::store::{NewCampaign, Store, StoreError};
+use super::store::{CampaignStore, CampaignStoreError, NewCampaign};
 use crate::base::retry::RetryPolicy;
 use crate::io::elastic::Elastic;
 
@@ -22,7 +22,7 @@ const KEPT_CAMPAIGNS: usize = 5;
 
 /// A campaign that is made every so often.
 #[derive(Debug, Clone)]
-pub struct Periodic {
+pub struct ScheduledCampaign {
     /// Its name, its action, and how often.
     pub new: NewCampaign,
     /// Which documents.
@@ -32,7 +32,7 @@ pub struct Periodic {
 /// What watching needs.
 pub struct Watch<'a> {
     /// Campaigns.
-    pub store: &'a Store,
+    pub store: &'a CampaignStore,
     /// Who works on them.
     pub runner: &'a Runner,
     /// Where ids come from.
@@ -52,7 +52,7 @@ impl Watch<'_> {
     ///
     /// # Errors
     /// If something cannot go on that waiting does not mend. What passes is tried again.
-    pub async fn run(&self, periodic: &Periodic, stop: &CancellationToken) -> Result<(), RunError> {
+    pub async fn run(&self, periodic: &ScheduledCampaign, stop: &CancellationToken) -> Result<(), RunError> {
         let mut delays = self.retry.delays();
         while !stop.is_cancelled() {
             let pause = match self.turn(periodic, stop).await {
@@ -75,19 +75,23 @@ impl Watch<'_> {
         Ok(())
     }
 
-    async fn turn(&self, periodic: &Periodic, stop: &CancellationToken) -> Result<(), RunError> {
+    async fn turn(&self, periodic: &ScheduledCampaign, stop: &CancellationToken) -> Result<(), RunError> {
         let name = &periodic.new.name;
         self.make_if_due(periodic, stop).await?;
         let found = self.store.of_periodic(name).await?;
-        if let Some((id, _)) = found.iter().find(|(_, state)| *state == State::Ready) {
+        if let Some((id, _)) = found.iter().find(|(_, state)| *state == CampaignState::Ready) {
             let ended = self.runner.run(*id, stop).await?;
             tracing::info!(campaign = name, id, ?ended, "run");
         }
         self.forget_old_ones(&found).await
     }
 
-    async fn make_if_due(&self, periodic: &Periodic, stop: &CancellationToken) -> Result<(), RunError> {
-        let source = Source::Index {
+    async fn make_if_due(
+        &self,
+        periodic: &ScheduledCampaign,
+        stop: &CancellationToken,
+    ) -> Result<(), RunError> {
+        let source = IdSource::Index {
             elastic: self.elastic,
             prefix: self.prefix,
             selection: periodic.selection.clone(),
@@ -110,12 +114,12 @@ impl Watch<'_> {
         }
     }
 
-    async fn forget_old_ones(&self, found: &[(i64, State)]) -> Result<(), RunError> {
+    async fn forget_old_ones(&self, found: &[(i64, CampaignState)]) -> Result<(), RunError> {
         let over: Vec<i64> = found.iter().filter(|(_, state)| state.is_over()).map(|(id, _)| *id).collect();
         for id in &over[..over.len().saturating_sub(KEPT_CAMPAIGNS)] {
             match self.store.remove(*id).await {
                 // Another process did, or it was retried meanwhile.
-                Ok(()) | Err(StoreError::Unknown(_) | StoreError::Refused(..)) => {}
+                Ok(()) | Err(CampaignStoreError::Unknown(_) | CampaignStoreError::Refused(..)) => {}
                 Err(error) => return Err(error.into()),
             }
         }

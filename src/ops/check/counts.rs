@@ -139,7 +139,7 @@ mod tests {
     use super::super::CheckLevel;
     use super::*;
     use crate::io::database::tests::{each, postgres};
-    use crate::ops::tally::collect::store::Store;
+    use crate::ops::tally::collect::store::CountStore;
     use crate::support::config::Secret;
 
     fn counting(database: DatabaseConfig) -> Config {
@@ -185,7 +185,7 @@ mod tests {
             let finding = found(&fresh.config).await;
             assert_eq!(finding.level, CheckLevel::Ok, "{finding}");
             assert!(finding.message.contains("makes its tables"), "{finding}");
-            Store::new(fresh.database.clone(), 10, 10).prepare().await.unwrap();
+            CountStore::new(fresh.database.clone(), 10, 10).prepare().await.unwrap();
             let finding = found(&fresh.config).await;
             assert_eq!(finding.level, CheckLevel::Ok, "{finding}");
             assert!(finding.message.contains("may read and write"), "{finding}");
@@ -232,7 +232,7 @@ mod tests {
         let finding = found(&reader).await;
         assert_eq!(finding.level, CheckLevel::Error, "{finding}");
         assert!(finding.message.contains("what the user may do there"), "{finding}");
-        Store::new(fresh.database.clone(), 10, 10).prepare().await.unwrap();
+        CountStore::new(fresh.database.clone(), 10, 10).prepare().await.unwrap();
         carry_out(&fresh.database, sql(format!("GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}")))
             .await;
         let finding = found(&reader).await;

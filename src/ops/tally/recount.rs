@@ -14,7 +14,7 @@ use crate::io::elastic::scan::{IndexScan, ScanError, ScanOptions};
 const PAGE: usize = 2_000;
 
 /// Counts by facet and value.
-pub type Counts = BTreeMap<(String, String), i64>;
+pub type FacetCounts = BTreeMap<(String, String), i64>;
 
 /// Counts the facets of all documents in these geoshards' indices, as searches see them. `fields` are the facets' paths;
 /// `seen` receives the number of documents read so far. Memory holds a page, and a count for each value.
@@ -29,8 +29,8 @@ pub async fn recount(
     fields: &[String],
     timeout: Duration,
     mut seen: impl FnMut(u64),
-) -> Result<Counts, ScanError> {
-    let mut counts = Counts::new();
+) -> Result<FacetCounts, ScanError> {
+    let mut counts = FacetCounts::new();
     let mut documents = 0;
     for shard in shards {
         // Without a field, all of a document would be asked for; an unknown one costs nothing.
@@ -63,7 +63,7 @@ const NO_FIELD: &str = "geofold-no-field";
 
 /// A count that is not what the documents come to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Difference {
+pub struct CountDifference {
     /// The facet.
     pub facet: String,
     /// Its value.
@@ -75,11 +75,11 @@ pub struct Difference {
 }
 
 /// Every count that differs, in order.
-pub fn differences(kept: &Counts, found: &Counts) -> Vec<Difference> {
-    let of = |counts: &Counts, key| counts.get(key).copied().unwrap_or_default();
+pub fn differences(kept: &FacetCounts, found: &FacetCounts) -> Vec<CountDifference> {
+    let of = |counts: &FacetCounts, key| counts.get(key).copied().unwrap_or_default();
     let keys = kept.keys().chain(found.keys().filter(|key| !kept.contains_key(*key)));
-    let mut all: Vec<Difference> = keys
-        .map(|key| Difference {
+    let mut all: Vec<CountDifference> = keys
+        .map(|key| CountDifference {
             facet: key.0.clone(),
             value: key.1.clone(),
             counted: of(kept, key),
@@ -105,7 +105,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(20);
 
-    fn counts(all: &[(&str, &str, i64)]) -> Counts {
+    fn counts(all: &[(&str, &str, i64)]) -> FacetCounts {
         all.iter().map(|(facet, value, n)| (((*facet).to_owned(), (*value).to_owned()), *n)).collect()
     }
 
@@ -167,7 +167,7 @@ mod tests {
     fn differences_are_reported_in_both_directions() {
         let kept = counts(&[("t", "b", 2), ("t", "c", 3), ("t", "d", -1)]);
         let found = counts(&[("t", "a", 1), ("t", "b", 2), ("t", "c", 4)]);
-        let difference = |value: &str, counted, found| Difference {
+        let difference = |value: &str, counted, found| CountDifference {
             facet: "t".to_owned(),
             value: value.to_owned(),
             counted,

@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::produce::{ProduceError, Producing};
 use super::reserve::{Lease, Reservation};
-use super::store::{Store, StoreError};
-use super::{CampaignAction, State};
+use super::store::{CampaignStore, CampaignStoreError};
+use super::{CampaignAction, CampaignState};
 use crate::base::retry::RetryPolicy;
 use crate::io::database::DatabaseError;
 
@@ -24,7 +24,7 @@ const SIGNS_OF_LIFE: u32 = 6;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
     /// Nothing is left to do.
-    Over(State),
+    Over(CampaignState),
     /// There was a signal.
     Stopped,
 }
@@ -34,7 +34,7 @@ pub enum Ended {
 pub enum RunError {
     /// The database.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] CampaignStoreError),
     /// Kafka.
     #[error(transparent)]
     Produce(#[from] ProduceError),
@@ -60,7 +60,7 @@ impl From<DatabaseError> for RunError {
 
 /// One of any number of runners.
 pub struct Runner {
-    store: Store,
+    store: CampaignStore,
     producing: Producing,
     topic: String,
     name: String,
@@ -88,7 +88,7 @@ enum Lost {
 
 impl Runner {
     /// A runner that sends to `topic`.
-    pub fn new(store: Store, producing: Producing, topic: &str, times: RunTimes) -> Self {
+    pub fn new(store: CampaignStore, producing: Producing, topic: &str, times: RunTimes) -> Self {
         let RunTimes { lease, drain, retry } = times;
         Self { store, producing, topic: topic.to_owned(), name: name(), lease, drain, retry }
     }
@@ -119,7 +119,7 @@ impl Runner {
                 self.with_retries(stop, async || self.store.reserve(id, &self.name, self.lease).await);
             match asked.await? {
                 None => return Ok(Ended::Stopped),
-                Some(Reservation::Unknown) => return Err(StoreError::Unknown(id).into()),
+                Some(Reservation::Unknown) => return Err(CampaignStoreError::Unknown(id).into()),
                 Some(Reservation::Over(state)) => return Ok(Ended::Over(state)),
                 Some(Reservation::Wait(time)) => {
                     tokio::select! {
@@ -184,7 +184,9 @@ impl Runner {
             tokio::time::sleep(self.lease / SIGNS_OF_LIFE).await;
             match self.store.extend(lease, self.lease).await {
                 Ok(None) => return Ok(Lost::Taken),
-                Ok(Some(standing)) if standing.state == State::Cancelled => return Ok(Lost::Cancelled),
+                Ok(Some(standing)) if standing.state == CampaignState::Cancelled => {
+                    return Ok(Lost::Cancelled);
+                }
                 Ok(Some(standing)) => rate.store(standing.rate, Ordering::Relaxed),
                 Err(error) if error.is_passing() => tracing::warn!(%error, "could not extend a lease"),
                 Err(error) => return Err(error),

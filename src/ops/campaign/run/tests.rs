@@ -28,7 +28,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Rig {
     broker: EmbeddedBroker,
-    store: Store,
+    store: CampaignStore,
     /// Of the placements.
     elastic: Arc<MemoryElastic>,
     _fresh: Fresh,
@@ -37,7 +37,7 @@ struct Rig {
 impl Rig {
     async fn new() -> Self {
         let fresh = each().await.swap_remove(0);
-        let store = Store::new(fresh.database.clone());
+        let store = CampaignStore::new(fresh.database.clone());
         store.prepare().await.unwrap();
         let broker = EmbeddedBroker::start().unwrap();
         broker.create_topic(TOPIC, 2).unwrap();
@@ -106,7 +106,12 @@ impl Rig {
         keys
     }
 
-    async fn until(&self, what: &str, id: i64, is_so: impl Fn(&crate::ops::campaign::store::Status) -> bool) {
+    async fn until(
+        &self,
+        what: &str,
+        id: i64,
+        is_so: impl Fn(&crate::ops::campaign::store::CampaignStatus) -> bool,
+    ) {
         let began = Instant::now();
         while !is_so(&self.store.status(id).await.unwrap()) {
             assert!(began.elapsed() < PATIENCE, "waited in vain for {what}");
@@ -122,7 +127,7 @@ async fn runner_sends_each_id_and_keeps_failures() {
     let id = rig.campaign(TOPIC, None, &[&[b"a", b"b", &long], &["é".as_bytes()]]).await;
     let runner = rig.runner(PATIENCE).await;
     let stop = CancellationToken::new();
-    assert_eq!(runner.run(id, &stop).await.unwrap(), Ended::Over(State::Done));
+    assert_eq!(runner.run(id, &stop).await.unwrap(), Ended::Over(CampaignState::Done));
     assert_eq!(rig.keys(), ["a", "b", "é"]);
     let status = rig.store.status(id).await.unwrap();
     assert_eq!((status.produced, status.failed), (3, 1));
@@ -144,7 +149,7 @@ async fn a_record_goes_to_the_partition_that_the_placement_names() {
     let chunk: Vec<&[u8]> = ids.iter().map(String::as_bytes).collect();
     let id = rig.campaign(TOPIC, None, &[&chunk]).await;
     let runner = rig.runner(PATIENCE).await;
-    assert_eq!(runner.run(id, &CancellationToken::new()).await.unwrap(), Ended::Over(State::Done));
+    assert_eq!(runner.run(id, &CancellationToken::new()).await.unwrap(), Ended::Over(CampaignState::Done));
     assert_eq!(rig.keys(), ids);
     let group: BaseConsumer =
         ClientConfig::new().set("bootstrap.servers", rig.broker.address()).create().unwrap();
@@ -170,7 +175,7 @@ async fn a_chunk_is_not_done_while_the_broker_does_not_acknowledge_it() {
         rig.broker.set_down(false).unwrap();
     };
     let (ended, ()) = tokio::join!(runner.run(id, &stop), work);
-    assert_eq!(ended.unwrap(), Ended::Over(State::Done));
+    assert_eq!(ended.unwrap(), Ended::Over(CampaignState::Done));
     let mut keys = rig.keys();
     keys.dedup();
     assert_eq!(keys, ["a", "b"]);
@@ -207,7 +212,7 @@ async fn a_lease_is_extended_while_work_goes_on_and_a_runner_that_lost_it_stops(
     };
     // The broker stays down: the run ends only because it checks its lease.
     let (ended, ()) = tokio::join!(runner.run(id, &stop), work);
-    assert_eq!(ended.unwrap(), Ended::Over(State::Done));
+    assert_eq!(ended.unwrap(), Ended::Over(CampaignState::Done));
     let status = rig.store.status(id).await.unwrap();
     assert_eq!((status.produced, status.failed), (1, 0));
 }

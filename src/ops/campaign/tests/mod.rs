@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::create::{Created, SortOptions, Source, create};
+use super::create::{Created, IdSource, SortOptions, create};
 use super::reserve::{Lease, Reservation};
-use super::store::{Failed, NewCampaign, Store, StoreError};
+use super::store::{CampaignStore, CampaignStoreError, Failed, NewCampaign};
 use super::*;
 use crate::io::database::tests::{Fresh, each};
 use crate::io::database::{Database, SqlValue};
@@ -16,10 +16,10 @@ mod model;
 
 const LONG: Duration = Duration::from_secs(3600);
 
-async fn stores() -> Vec<(Fresh, Store)> {
+async fn stores() -> Vec<(Fresh, CampaignStore)> {
     let mut stores = Vec::new();
     for fresh in each().await {
-        let store = Store::new(fresh.database.clone());
+        let store = CampaignStore::new(fresh.database.clone());
         store.prepare().await.unwrap();
         stores.push((fresh, store));
     }
@@ -38,8 +38,8 @@ fn new(chunk: u32) -> NewCampaign {
     }
 }
 
-async fn make(store: &Store, new: &NewCampaign, ids: &str) -> Created {
-    let list = Source::List(Box::new(Cursor::new(ids.to_owned())));
+async fn make(store: &CampaignStore, new: &NewCampaign, ids: &str) -> Created {
+    let list = IdSource::List(Box::new(Cursor::new(ids.to_owned())));
     let sort_options = SortOptions { folder: std::env::temp_dir(), memory: 1 << 20 };
     let stop = CancellationToken::new();
     create(store, new, list, &sort_options, false, &stop, &|_| {}).await.unwrap().unwrap()
@@ -49,7 +49,7 @@ fn names(count: u64) -> String {
     (0..count).map(|number| format!("id-{number:06}\n")).collect()
 }
 
-async fn reserved(store: &Store, id: i64, runner: &str) -> Lease {
+async fn reserved(store: &CampaignStore, id: i64, runner: &str) -> Lease {
     match store.reserve(id, runner, LONG).await.unwrap() {
         Reservation::Chunk(lease) => lease,
         other => panic!("{other:?}"),
@@ -63,7 +63,7 @@ async fn sql(database: &Database, sql: &'static str, values: &[SqlValue<'_>]) {
 }
 
 /// The time of this lease is over.
-async fn expire(store: &Store, lease: &Lease) {
+async fn expire(store: &CampaignStore, lease: &Lease) {
     let values = [SqlValue::Int(lease.campaign), SqlValue::Int(lease.token)];
     let statement = "UPDATE campaign_lease SET expires = 1 WHERE campaign = $1 AND token = $2";
     sql(&store.database, statement, &values).await;
@@ -76,7 +76,7 @@ async fn a_list_is_there_whole_each_id_once_or_not_at_all() {
         let created = make(&store, &new(2), list).await;
         assert_eq!((created.read, created.ids, created.bad), (4, 4, 1));
         let status = store.status(created.id).await.unwrap();
-        assert_eq!((status.ids, status.failed, status.chunks, status.state), (4, 1, 2, State::Ready));
+        assert_eq!((status.ids, status.failed, status.chunks, status.state), (4, 1, 2, CampaignState::Ready));
         let (first, second) =
             (reserved(&store, created.id, "r").await, reserved(&store, created.id, "r").await);
         assert_eq!(store.chunk(&first).await.unwrap().unwrap(), [b"a", b"b"]);
@@ -91,14 +91,14 @@ async fn a_list_is_there_whole_each_id_once_or_not_at_all() {
         assert!(!store.status(half).await.unwrap().broken_off);
         sql(&store.database, "UPDATE campaign SET beat = 1 WHERE id = $1", &[SqlValue::Int(half)]).await;
         let seen = store.status(half).await.unwrap();
-        assert!(seen.broken_off && seen.state == State::Creating);
-        assert!(matches!(store.remove(half).await, Err(StoreError::Refused(..))));
-        assert_eq!(store.execute(half, Command::Cancel).await.unwrap(), State::Cancelled);
+        assert!(seen.broken_off && seen.state == CampaignState::Creating);
+        assert!(matches!(store.remove(half).await, Err(CampaignStoreError::Refused(..))));
+        assert_eq!(store.execute(half, Command::Cancel).await.unwrap(), CampaignState::Cancelled);
         // Who comes back and goes on writing finds out.
         assert!(!store.append(half, &[chunk], 1).await.unwrap());
         assert!(!store.seal(half, false).await.unwrap() && !store.beat(half).await.unwrap());
         store.remove(half).await.unwrap();
-        assert!(matches!(store.status(half).await, Err(StoreError::Unknown(_))));
+        assert!(matches!(store.status(half).await, Err(CampaignStoreError::Unknown(_))));
         assert_eq!(store.list().await.unwrap().len(), 1);
     }
 }
@@ -107,7 +107,7 @@ async fn a_list_is_there_whole_each_id_once_or_not_at_all() {
 async fn a_list_that_can_not_be_read_leaves_nothing() {
     for (_fresh, store) in stores().await {
         let bad = "\u{1}".repeat(600) + "\n";
-        let list = Source::List(Box::new(Cursor::new(bad.repeat(intake::MAX_BAD + 1))));
+        let list = IdSource::List(Box::new(Cursor::new(bad.repeat(intake::MAX_BAD + 1))));
         let sort_options = SortOptions { folder: std::env::temp_dir(), memory: 1 << 20 };
         let stop = CancellationToken::new();
         assert!(create(&store, &new(2), list, &sort_options, false, &stop, &|_| {}).await.is_err());
@@ -121,7 +121,7 @@ async fn runners_at_once_get_every_token_once() {
     for (fresh, store) in stores().await {
         let created = make(&store, &new(3), &names(600)).await;
         let run = async |number: usize| {
-            let store = Store::new(Database::open(&fresh.config).await.unwrap());
+            let store = CampaignStore::new(Database::open(&fresh.config).await.unwrap());
             let mut mine = Vec::new();
             loop {
                 match store.reserve(created.id, &format!("r{number}"), LONG).await.unwrap() {
@@ -131,7 +131,7 @@ async fn runners_at_once_get_every_token_once() {
                         mine.push(lease.token);
                     }
                     Reservation::Wait(time) => tokio::time::sleep(time).await,
-                    Reservation::Over(state) => break assert_eq!(state, State::Done),
+                    Reservation::Over(state) => break assert_eq!(state, CampaignState::Done),
                     Reservation::Unknown => panic!("it is there"),
                 }
             }
@@ -143,7 +143,7 @@ async fn runners_at_once_get_every_token_once() {
         tokens.sort_unstable();
         assert_eq!(tokens, (1..=200).collect::<Vec<_>>());
         let status = store.status(created.id).await.unwrap();
-        assert_eq!((status.produced, status.failed, status.state), (600, 0, State::Done));
+        assert_eq!((status.produced, status.failed, status.state), (600, 0, CampaignState::Done));
     }
 }
 
@@ -167,7 +167,7 @@ async fn expired_lease_is_reassigned_after_fresh_tokens() {
         assert!(!store.finish(&again, 1, &[]).await.unwrap(), "once");
         assert!(store.finish(&fresh, 1, &[]).await.unwrap());
         let status = store.status(created.id).await.unwrap();
-        assert_eq!((status.state, status.produced), (State::Done, 2));
+        assert_eq!((status.state, status.produced), (CampaignState::Done, 2));
     }
 }
 
@@ -203,18 +203,21 @@ async fn failed_ids_are_kept_and_retried_under_new_tokens() {
             assert!(store.finish(&lease, 1, &[failed(&ids[1])]).await.unwrap());
         }
         let status = store.status(created.id).await.unwrap();
-        assert_eq!((status.state, status.produced, status.failed), (State::Done, 2, 2));
+        assert_eq!((status.state, status.produced, status.failed), (CampaignState::Done, 2, 2));
         assert_eq!(store.failed(created.id, 9).await.unwrap()[1].reason, "too large");
         assert_eq!(store.retry(created.id).await.unwrap(), 2);
         let status = store.status(created.id).await.unwrap();
-        assert_eq!((status.state, status.failed, status.chunks_fresh, status.ended), (State::Ready, 0, 1, 0));
+        assert_eq!(
+            (status.state, status.failed, status.chunks_fresh, status.ended),
+            (CampaignState::Ready, 0, 1, 0)
+        );
         let lease = reserved(&store, created.id, "r").await;
         assert_eq!(store.chunk(&lease).await.unwrap().unwrap(), [b"id-000001", b"id-000003"]);
         assert!(store.finish(&lease, 2, &[]).await.unwrap());
         let status = store.status(created.id).await.unwrap();
-        assert_eq!((status.state, status.produced, status.done()), (State::Done, 4, status.ids));
+        assert_eq!((status.state, status.produced, status.done()), (CampaignState::Done, 4, status.ids));
         assert_eq!(store.retry(created.id).await.unwrap(), 0);
-        assert_eq!(store.status(created.id).await.unwrap().state, State::Done);
+        assert_eq!(store.status(created.id).await.unwrap().state, CampaignState::Done);
     }
 }
 
@@ -226,19 +229,19 @@ async fn paused_campaign_finishes_chunks_in_work() {
         let first = reserved(&store, id, "r").await;
         store.execute(id, Command::Pause).await.unwrap();
         assert!(matches!(store.reserve(id, "r", LONG).await.unwrap(), Reservation::Wait(_)));
-        assert_eq!(store.extend(&first, LONG).await.unwrap().unwrap().state, State::Paused);
+        assert_eq!(store.extend(&first, LONG).await.unwrap().unwrap().state, CampaignState::Paused);
         assert!(store.finish(&first, 1, &[]).await.unwrap());
         store.execute(id, Command::Resume).await.unwrap();
         let second = reserved(&store, id, "r").await;
         store.execute(id, Command::Cancel).await.unwrap();
-        assert_eq!(store.reserve(id, "r", LONG).await.unwrap(), Reservation::Over(State::Cancelled));
-        assert_eq!(store.extend(&second, LONG).await.unwrap().unwrap().state, State::Cancelled);
+        assert_eq!(store.reserve(id, "r", LONG).await.unwrap(), Reservation::Over(CampaignState::Cancelled));
+        assert_eq!(store.extend(&second, LONG).await.unwrap().unwrap().state, CampaignState::Cancelled);
         let error = store.execute(id, Command::Resume).await.unwrap_err();
         assert!(error.to_string().contains("is cancelled; make a new one"), "{error}");
         store.remove(id).await.unwrap();
         assert_eq!(store.extend(&second, LONG).await.unwrap(), None);
         assert_eq!(store.reserve(id, "r", LONG).await.unwrap(), Reservation::Unknown);
-        assert!(matches!(store.set_rate(id, None).await, Err(StoreError::Unknown(_))));
+        assert!(matches!(store.set_rate(id, None).await, Err(CampaignStoreError::Unknown(_))));
     }
 }
 
@@ -268,8 +271,8 @@ async fn a_rate_holds_for_all_runners_together_and_can_be_changed() {
 async fn each_period_has_one_campaign() {
     for (fresh, store) in stores().await {
         let daily = NewCampaign { every: Some(LONG * 24 * 365 * 10), ..new(2) };
-        let others: Vec<Store> = futures::future::join_all(
-            (0..8).map(async |_| Store::new(Database::open(&fresh.config).await.unwrap())),
+        let others: Vec<CampaignStore> = futures::future::join_all(
+            (0..8).map(async |_| CampaignStore::new(Database::open(&fresh.config).await.unwrap())),
         )
         .await;
         let made = futures::future::join_all(others.iter().map(|store| store.create(&daily))).await;
@@ -278,7 +281,7 @@ async fn each_period_has_one_campaign() {
         // Its creator is gone: the period is free.
         sql(&store.database, "UPDATE campaign SET beat = 1", &[]).await;
         let second = store.create(&daily).await.unwrap().unwrap();
-        assert_eq!(store.status(made[0]).await.unwrap().state, State::Cancelled);
+        assert_eq!(store.status(made[0]).await.unwrap().state, CampaignState::Cancelled);
         assert!(store.seal(second, false).await.unwrap());
         store.execute(second, Command::Cancel).await.unwrap();
         assert_eq!(store.create(&daily).await.unwrap(), None, "it had its campaign");
@@ -299,8 +302,8 @@ async fn each_period_has_one_campaign() {
 
 #[test]
 fn allowed_commands_depend_on_the_state() {
-    use State::{Cancelled, Creating, Done, Paused, Ready};
-    for state in State::ALL {
+    use CampaignState::{Cancelled, Creating, Done, Paused, Ready};
+    for state in CampaignState::ALL {
         assert_eq!(state.to_string().parse(), Ok(state));
         let cancelled = Command::Cancel.apply(state);
         assert_eq!(cancelled.ok(), (state != Done).then_some(Cancelled));

@@ -12,7 +12,7 @@ fn count(count: usize) -> i64 {
 /// What the database should say, kept beside it.
 #[derive(Default)]
 struct Model {
-    state: Option<State>,
+    state: Option<CampaignState>,
     /// Tokens that were given so far.
     given: i64,
     /// Ids by token; retries add tokens.
@@ -37,11 +37,11 @@ async fn no_token_is_lost_or_held_twice_under_any_commands() {
     }
 }
 
-async fn history(store: &Store, random: &mut Random) {
+async fn history(store: &CampaignStore, random: &mut Random) {
     let ids = random.below(40);
     let size = u32::try_from(1 + random.below(4)).unwrap();
     let id = make(store, &new(size), &names(ids)).await.id;
-    let mut model = Model { state: Some(State::Ready), ..Model::default() };
+    let mut model = Model { state: Some(CampaignState::Ready), ..Model::default() };
     let all: Vec<Vec<u8>> = names(ids).lines().map(|line| line.as_bytes().to_vec()).collect();
     for (token, ids) in (1..).zip(all.chunks(size as usize)) {
         model.chunks.insert(token, ids.to_vec());
@@ -109,14 +109,14 @@ async fn history(store: &Store, random: &mut Random) {
         model.compare(store, id).await;
     }
     // Finish the remaining work, with no more faults.
-    if model.state == Some(State::Paused) {
+    if model.state == Some(CampaignState::Paused) {
         model.state = Some(store.execute(id, Command::Resume).await.unwrap());
     }
     for (lease, over) in model.leases.values_mut() {
         expire(store, lease).await;
         *over = true;
     }
-    while model.state == Some(State::Ready) {
+    while model.state == Some(CampaignState::Ready) {
         reserve(store, id, &mut model, "last").await;
         for (token, (lease, _)) in std::mem::take(&mut model.leases) {
             if lease.runner == "last" {
@@ -134,11 +134,11 @@ async fn history(store: &Store, random: &mut Random) {
     assert_eq!(done, all.into_iter().collect(), "every id was sent, or is known to have failed");
 }
 
-async fn reserve(store: &Store, id: i64, model: &mut Model, runner: &str) {
+async fn reserve(store: &CampaignStore, id: i64, model: &mut Model, runner: &str) {
     let answer = store.reserve(id, runner, LONG).await.unwrap();
     let over: Vec<i64> =
         model.leases.iter().filter(|(_, (_, over))| *over).map(|(token, _)| *token).collect();
-    let is_ready = model.state == Some(State::Ready);
+    let is_ready = model.state == Some(CampaignState::Ready);
     let has_fresh = model.given < count(model.chunks.len());
     match answer {
         Reservation::Chunk(lease) => {
@@ -167,12 +167,12 @@ async fn reserve(store: &Store, id: i64, model: &mut Model, runner: &str) {
 impl Model {
     fn end_if_done(&mut self) {
         let is_done = self.given == count(self.chunks.len()) && self.leases.is_empty();
-        if is_done && self.state == Some(State::Ready) {
-            self.state = Some(State::Done);
+        if is_done && self.state == Some(CampaignState::Ready) {
+            self.state = Some(CampaignState::Done);
         }
     }
 
-    async fn compare(&self, store: &Store, id: i64) {
+    async fn compare(&self, store: &CampaignStore, id: i64) {
         let status = store.status(id).await.unwrap();
         let over = count(self.leases.values().filter(|(_, over)| *over).count());
         assert_eq!(

@@ -14,10 +14,10 @@ const MAX_FACET_BYTES: usize = 64;
 const MAX_VALUE_BYTES: usize = 2_000;
 
 /// A partition of the increments' topic.
-pub type Partition = i32;
+pub type IncrementsPartition = i32;
 
 /// Where documents come from: a topic and one of its partitions.
-pub type Source = (String, i32);
+pub type DocumentsPartition = (String, i32);
 
 /// Why a record is no increment.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -63,18 +63,24 @@ pub fn read_increment(value: Option<&[u8]>) -> Result<Increment, BadIncrement> {
 
 /// Increments of one merge, in the order of their offsets within each partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Batch {
+pub struct IncrementBatch {
     /// The increments.
     pub increments: Vec<Increment>,
     /// For each partition that was read from: the offset where that began, and the one after its last record.
-    pub read: BTreeMap<Partition, (i64, i64)>,
+    pub read: BTreeMap<IncrementsPartition, (i64, i64)>,
     /// Bytes of the records.
     pub bytes: usize,
 }
 
-impl Batch {
+impl IncrementBatch {
     /// Takes in the record at `offset` of `partition`, or that it was passed over; `expected` is where reading stood.
-    pub fn take(&mut self, partition: Partition, expected: i64, offset: i64, increment: Option<Increment>) {
+    pub fn take(
+        &mut self,
+        partition: IncrementsPartition,
+        expected: i64,
+        offset: i64,
+        increment: Option<Increment>,
+    ) {
         let (_, next) = self.read.entry(partition).or_insert((expected, expected));
         *next = offset + 1;
         self.increments.extend(increment);
@@ -86,8 +92,8 @@ impl Batch {
     }
 
     /// Where the documents of these increments come from, each once.
-    pub fn sources(&self) -> Vec<Source> {
-        let mut sources: Vec<Source> =
+    pub fn sources(&self) -> Vec<DocumentsPartition> {
+        let mut sources: Vec<DocumentsPartition> =
             self.increments.iter().map(|increment| (increment.topic.clone(), increment.partition)).collect();
         sources.sort();
         sources.dedup();
@@ -95,7 +101,7 @@ impl Batch {
     }
 
     /// The batch's net change, given that every edge below `merged_to` of its source is counted.
-    pub fn net(&self, mut merged_to: BTreeMap<Source, Position>) -> NetDelta {
+    pub fn net(&self, mut merged_to: BTreeMap<DocumentsPartition, Position>) -> NetDelta {
         let mut net = NetDelta::default();
         // Borrowed texts: most values come up again and again, and each is copied once, at the end.
         let mut changes: HashMap<(&str, &str), i64, ahash::RandomState> = HashMap::default();
@@ -140,7 +146,7 @@ pub struct NetDelta {
     /// Facet, value, by how much: never 0, each value once, in order.
     pub changes: Vec<(String, String, i64)>,
     /// For each source: everything below is counted.
-    pub merged_to: BTreeMap<Source, Position>,
+    pub merged_to: BTreeMap<DocumentsPartition, Position>,
     /// Edges that were counted.
     pub edges_applied: u64,
     /// Edges that had been counted before.
@@ -166,8 +172,8 @@ mod tests {
         Increment { id: format!("i{to}"), topic: "documents".into(), partition: 1, to: position(to), edges }
     }
 
-    fn batch(increments: Vec<Increment>) -> Batch {
-        Batch { increments, ..Batch::default() }
+    fn batch(increments: Vec<Increment>) -> IncrementBatch {
+        IncrementBatch { increments, ..IncrementBatch::default() }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::core::counting::increment::{Delta, Edge, Increment};
 
 /// The documents of one topic, their changes, and the increments sent about them.
 #[derive(Debug)]
-pub struct History {
+pub struct SimulatedHistory {
     topic: String,
     random: Random,
     sources: Vec<Source>,
@@ -33,7 +33,7 @@ fn position(offset: i64) -> Position {
     Position::new(Epoch::default(), offset).unwrap_or(Position::from_version(0))
 }
 
-impl History {
+impl SimulatedHistory {
     /// With this number of partitions of `topic` and of distinct values.
     pub fn new(seed: u64, topic: &str, partitions: usize, values: u64) -> Self {
         let sources = (0..partitions).map(|_| Source::default()).collect();

@@ -15,8 +15,8 @@ use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::notify::Notice;
-use super::store::Version;
+use super::notify::VersionNotice;
+use super::store::CountsVersion;
 use crate::support::telemetry::collector::CollectorMetrics;
 use crate::support::telemetry::health::Health;
 use crate::support::telemetry::probes::probe_routes;
@@ -28,7 +28,7 @@ const MAX_STREAMS: usize = 32;
 #[derive(Clone)]
 pub struct CloudState {
     /// The latest version.
-    pub latest: watch::Receiver<Option<Arc<Version>>>,
+    pub latest: watch::Receiver<Option<Arc<CountsVersion>>>,
     /// Maximum values per facet.
     pub top: usize,
     /// For `/metrics`.
@@ -44,7 +44,7 @@ pub struct CloudState {
 impl CloudState {
     /// With no stream yet.
     pub fn new(
-        latest: watch::Receiver<Option<Arc<Version>>>,
+        latest: watch::Receiver<Option<Arc<CountsVersion>>>,
         top: usize,
         metrics: Arc<CollectorMetrics>,
         health: Arc<Health>,
@@ -95,7 +95,7 @@ pub struct Tag {
 
 impl CloudAnswer {
     /// The best `top` of `facet`, or of all.
-    pub fn new(version: Option<&Version>, facet: Option<&str>, top: usize) -> Self {
+    pub fn new(version: Option<&CountsVersion>, facet: Option<&str>, top: usize) -> Self {
         let Some(version) = version else {
             return Self { version: 0, created: String::new(), facets: Default::default() };
         };
@@ -161,7 +161,7 @@ async fn cloud_stream(State(state): State<CloudState>) -> Response {
             latest.changed().await.ok()?;
             let Some(version) = latest.borrow_and_update().clone() else { continue };
             let event = Event::default().event("version").id(version.number.to_string());
-            let data = serde_json::to_string(&Notice::from(&*version)).unwrap_or_default();
+            let data = serde_json::to_string(&VersionNotice::from(&*version)).unwrap_or_default();
             return Some((Ok::<_, Infallible>(event.data(data)), (latest, place)));
         }
     });
@@ -183,20 +183,20 @@ mod tests {
 
     struct Server {
         address: SocketAddr,
-        latest: watch::Sender<Option<Arc<Version>>>,
+        latest: watch::Sender<Option<Arc<CountsVersion>>>,
         metrics: Arc<CollectorMetrics>,
         health: Arc<Health>,
         stop: CancellationToken,
         ended: tokio::task::JoinHandle<()>,
     }
 
-    fn version(number: i64) -> Option<Arc<Version>> {
+    fn version(number: i64) -> Option<Arc<CountsVersion>> {
         let mut cloud = Cloud::default();
         let best = (1..=5).map(|n| (format!("v{n}"), 10 - n)).collect();
         cloud.set_top("tags", TopN::from_counts(best, 4));
         cloud.set_top("gender", TopN::default());
         let created = "2026-11-21T10:00:00.000Z".to_owned();
-        Some(Arc::new(Version { number, created, increments: 2, cloud }))
+        Some(Arc::new(CountsVersion { number, created, increments: 2, cloud }))
     }
 
     impl Server {

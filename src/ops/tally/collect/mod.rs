@@ -38,9 +38,9 @@ use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 pub use self::notify::Notifier;
-pub use self::reader::{Allowances, ReadError};
-use self::reader::{Limits, Reader};
-use self::store::{KnownTopic, Leader, Merge, Merged, Start, Store, Version};
+pub use self::reader::{Allowances, IncrementReadError};
+use self::reader::{ReadLimits, Reader};
+use self::store::{CountStore, CountsVersion, KnownTopic, Leader, MergeOutcome, MergedBatch, Start};
 use crate::io::database::DatabaseError;
 use crate::support::config::Config;
 use crate::support::telemetry::collector::{CollectorMetrics, EdgesLabel};
@@ -67,7 +67,7 @@ pub enum CollectError {
     Database(#[from] DatabaseError),
     /// Increments cannot be read, and could not later.
     #[error(transparent)]
-    Read(#[from] ReadError),
+    Read(#[from] IncrementReadError),
     /// The thread that reads panicked.
     #[error(
         "reading increments ended unexpectedly; this is a defect in geofold, please report it with the log"
@@ -95,7 +95,7 @@ impl CollectError {
 /// A collector's dependencies.
 pub struct Collector {
     /// Where counts are.
-    pub store: Store,
+    pub store: CountStore,
     /// Records to skip, by an operator's decision.
     pub allowances: Allowances,
     /// Counters.
@@ -103,7 +103,7 @@ pub struct Collector {
     /// Liveness and readiness.
     pub health: Arc<Health>,
     /// The latest version that is known here.
-    pub latest: watch::Sender<Option<Arc<Version>>>,
+    pub latest: watch::Sender<Option<Arc<CountsVersion>>>,
     /// Notifies of versions.
     pub notifier: Option<Notifier>,
     /// Told once: step down and end.
@@ -223,7 +223,7 @@ impl Collector {
         Ok(())
     }
 
-    fn publish(&self, version: Version) {
+    fn publish(&self, version: CountsVersion) {
         self.metrics.version.set(version.number);
         self.latest.send_replace(Some(Arc::new(version)));
     }
@@ -264,7 +264,7 @@ impl Lead<'_> {
         self.collector.metrics.leading.set(1);
         self.tell_of_latest();
         let settings = &self.config.collector;
-        let limits = Limits {
+        let limits = ReadLimits {
             increments: settings.max_increments,
             bytes: settings.max_bytes.as_usize(),
             time: settings.merge_interval,
@@ -306,19 +306,19 @@ impl Lead<'_> {
     }
 
     /// `None` if another collector leads, or if stopped.
-    async fn merge(&self, batch: &batch::Batch) -> Result<Option<Merged>, CollectError> {
+    async fn merge(&self, batch: &batch::IncrementBatch) -> Result<Option<MergedBatch>, CollectError> {
         while !self.collector.stop.is_cancelled() {
             match self.collector.store.merge(self.me, batch).await? {
-                Merge::Done(merged) => return Ok(Some(*merged)),
-                Merge::Moved => return Ok(None),
+                MergeOutcome::Done(merged) => return Ok(Some(*merged)),
+                MergeOutcome::Moved => return Ok(None),
                 // One that is on its way out, or frozen: the server ends it.
-                Merge::Busy => self.collector.wait(LOCKED).await,
+                MergeOutcome::Busy => self.collector.wait(LOCKED).await,
             }
         }
         Ok(None)
     }
 
-    fn count(&self, batch: &batch::Batch, merged: &Merged, took: Duration) {
+    fn count(&self, batch: &batch::IncrementBatch, merged: &MergedBatch, took: Duration) {
         let metrics = &self.collector.metrics;
         metrics.merges.inc();
         metrics.increments.inc_by(batch.increments.len() as u64);
@@ -357,7 +357,7 @@ impl Lead<'_> {
     async fn look_at_topic(&mut self, topic: &KnownTopic) -> Result<(), CollectError> {
         match self.blocking(|reader| reader.topic()).await {
             // A change ends this leadership; the next one handles it.
-            Ok(now) if now != *topic => Err(ReadError::Brokers {
+            Ok(now) if now != *topic => Err(IncrementReadError::Brokers {
                 topic: topic.topic.clone(),
                 reason: "the topic has changed".to_owned(),
             }
@@ -371,7 +371,7 @@ impl Lead<'_> {
     /// Runs a blocking function on a blocking thread.
     async fn blocking<T: Send + 'static>(
         &mut self,
-        work: impl FnOnce(&mut Reader) -> Result<T, ReadError> + Send + 'static,
+        work: impl FnOnce(&mut Reader) -> Result<T, IncrementReadError> + Send + 'static,
     ) -> Result<T, CollectError> {
         let Some(mut reader) = self.reader.take() else { return Err(CollectError::Panicked) };
         let done = tokio::task::spawn_blocking(move || {

@@ -7,7 +7,7 @@ use rdkafka::error::KafkaError;
 use serde::Serialize;
 use tokio::sync::mpsc;
 
-use super::store::Version;
+use super::store::CountsVersion;
 use crate::io::kafka::resilient_producer::{Message, ResilientProducer};
 use crate::support::config::Config;
 use crate::support::supervisor::Supervisor;
@@ -20,7 +20,7 @@ const KEY: &str = "version";
 
 /// Notification of a version.
 #[derive(Debug, Serialize)]
-pub(super) struct Notice<'a> {
+pub(super) struct VersionNotice<'a> {
     /// Its number.
     pub version: i64,
     /// When it was made.
@@ -29,8 +29,8 @@ pub(super) struct Notice<'a> {
     pub increments: i64,
 }
 
-impl<'a> From<&'a Version> for Notice<'a> {
-    fn from(version: &'a Version) -> Self {
+impl<'a> From<&'a CountsVersion> for VersionNotice<'a> {
+    fn from(version: &'a CountsVersion) -> Self {
         Self { version: version.number, created: &version.created, increments: version.increments }
     }
 }
@@ -38,7 +38,7 @@ impl<'a> From<&'a Version> for Notice<'a> {
 /// The way to the topic. Telling never waits.
 #[derive(Debug)]
 pub struct Notifier {
-    versions: mpsc::Sender<Arc<Version>>,
+    versions: mpsc::Sender<Arc<CountsVersion>>,
     metrics: Arc<CollectorMetrics>,
 }
 
@@ -62,7 +62,7 @@ impl Notifier {
     }
 
     /// Hands a version over.
-    pub fn notify(&self, version: Arc<Version>) {
+    pub fn notify(&self, version: Arc<CountsVersion>) {
         if self.versions.try_send(version).is_err() {
             self.metrics.notices_failed.inc();
         }
@@ -72,12 +72,12 @@ impl Notifier {
 async fn tell_all(
     producer: ResilientProducer,
     topic: String,
-    mut versions: mpsc::Receiver<Arc<Version>>,
+    mut versions: mpsc::Receiver<Arc<CountsVersion>>,
     metrics: Arc<CollectorMetrics>,
 ) {
     while let Some(version) = versions.recv().await {
         // Plain texts and numbers cannot fail to be written.
-        let notice = serde_json::to_vec(&Notice::from(&*version)).unwrap_or_default();
+        let notice = serde_json::to_vec(&VersionNotice::from(&*version)).unwrap_or_default();
         let message =
             Message { topic: &topic, key: Some(KEY.as_bytes()), value: Some(&notice), headers: None };
         if let Err(error) = producer.send(&message).await {

@@ -18,7 +18,7 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-use super::batch::{BadIncrement, Batch, Partition, read_increment};
+use super::batch::{BadIncrement, IncrementBatch, IncrementsPartition, read_increment};
 use super::store::{KnownTopic, Start};
 use crate::io::kafka::{TopicFactsError, topic_facts};
 use crate::support::config::Config;
@@ -41,7 +41,7 @@ const MEMBERSHIP: [&str; 5] = [
 
 /// Why reading cannot go on. Counts need every increment, so that none is passed over by itself.
 #[derive(Debug, Error)]
-pub enum ReadError {
+pub enum IncrementReadError {
     /// The consumer could not be made.
     #[error("could not create the kafka consumer: {0}; check [kafka] in the configuration")]
     Client(KafkaError),
@@ -68,7 +68,7 @@ pub enum ReadError {
         /// The topic of increments.
         topic: String,
         /// Its partition.
-        partition: Partition,
+        partition: IncrementsPartition,
         /// The record's offset.
         offset: i64,
         /// The problem.
@@ -87,7 +87,7 @@ pub enum ReadError {
     },
 }
 
-impl ReadError {
+impl IncrementReadError {
     /// Whether a retry may succeed.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Brokers { .. })
@@ -98,7 +98,7 @@ impl ReadError {
 struct Context {
     topic: String,
     /// For each partition, the offset after its last record, as the consumer knows it.
-    ends: Mutex<BTreeMap<Partition, i64>>,
+    ends: Mutex<BTreeMap<IncrementsPartition, i64>>,
 }
 
 impl ClientContext for Context {
@@ -135,7 +135,7 @@ impl ConsumerContext for Context {
 
 /// How much is read for one merge.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
+pub(super) struct ReadLimits {
     /// Maximum increments.
     pub increments: usize,
     /// Maximum bytes; at least one record.
@@ -148,7 +148,7 @@ pub(super) struct Limits {
 #[derive(Debug, Clone, Default)]
 pub struct Allowances {
     /// Records to skip if they cannot be merged.
-    pub skip: BTreeSet<(Partition, i64)>,
+    pub skip: BTreeSet<(IncrementsPartition, i64)>,
     /// Go on although increments were lost.
     pub accept_loss: bool,
 }
@@ -160,7 +160,7 @@ pub(super) struct Reader {
     topic: String,
     allowances: Allowances,
     /// For each partition: the offset of the next record.
-    next: BTreeMap<Partition, i64>,
+    next: BTreeMap<IncrementsPartition, i64>,
 }
 
 impl Reader {
@@ -168,7 +168,7 @@ impl Reader {
     ///
     /// # Errors
     /// If librdkafka refuses the settings.
-    pub(super) fn new(config: &Config, allowances: Allowances) -> Result<Self, ReadError> {
+    pub(super) fn new(config: &Config, allowances: Allowances) -> Result<Self, IncrementReadError> {
         let settings = config.consumer_properties().into_iter();
         let mut client: ClientConfig =
             settings.filter(|(key, _)| !MEMBERSHIP.contains(&key.as_str())).collect();
@@ -177,17 +177,17 @@ impl Reader {
         client.set("auto.offset.reset", "error").set("enable.partition.eof", "false");
         let topic = config.increments_topic();
         let context = Context { topic: topic.clone(), ends: Mutex::default() };
-        let consumer = client.create_with_context(context).map_err(ReadError::Client)?;
+        let consumer = client.create_with_context(context).map_err(IncrementReadError::Client)?;
         Ok(Self { consumer: Some(consumer), topic, allowances, next: BTreeMap::new() })
     }
 
     /// The current topic.
-    pub(super) fn topic(&self) -> Result<KnownTopic, ReadError> {
+    pub(super) fn topic(&self) -> Result<KnownTopic, IncrementReadError> {
         let topic = self.topic.clone();
         let Some(consumer) = &self.consumer else { return Err(self.brokers("the consumer is closed")) };
         match topic_facts(consumer.client(), &topic, TIMEOUT) {
             Ok(found) => Ok(KnownTopic { topic, topic_id: found.topic_id, partitions: found.partitions }),
-            Err(TopicFactsError::Missing) => Err(ReadError::NoTopic { topic }),
+            Err(TopicFactsError::Missing) => Err(IncrementReadError::NoTopic { topic }),
             Err(error) => Err(self.brokers(error)),
         }
     }
@@ -200,13 +200,13 @@ impl Reader {
         &mut self,
         start: &Start,
         topic: &KnownTopic,
-    ) -> Result<BTreeMap<Partition, i64>, ReadError> {
+    ) -> Result<BTreeMap<IncrementsPartition, i64>, IncrementReadError> {
         let accept = self.allowances.accept_loss;
         if let Some(known) = &start.topic
             && let Some(what) = another_topic(known, topic)
             && !accept
         {
-            return Err(ReadError::Lost { topic: self.topic.clone(), what });
+            return Err(IncrementReadError::Lost { topic: self.topic.clone(), what });
         }
         let same = start.topic.as_ref().is_none_or(|known| another_topic(known, topic).is_none());
         let mut offsets = BTreeMap::new();
@@ -220,7 +220,7 @@ impl Reader {
                 let what = format!(
                     "partition {partition} is merged up to offset {wanted}, and has records from {low} to {high} now"
                 );
-                return Err(ReadError::Lost { topic: self.topic.clone(), what });
+                return Err(IncrementReadError::Lost { topic: self.topic.clone(), what });
             }
             offsets.insert(partition, if there { wanted } else { low });
         }
@@ -228,12 +228,12 @@ impl Reader {
         Ok(offsets)
     }
 
-    fn watermarks(&self, partition: Partition) -> Result<(i64, i64), ReadError> {
+    fn watermarks(&self, partition: IncrementsPartition) -> Result<(i64, i64), IncrementReadError> {
         let Some(consumer) = &self.consumer else { return Err(self.brokers("the consumer is closed")) };
         consumer.fetch_watermarks(&self.topic, partition, TIMEOUT).map_err(|error| self.brokers(error))
     }
 
-    fn assign(&mut self, offsets: &BTreeMap<Partition, i64>) -> Result<(), ReadError> {
+    fn assign(&mut self, offsets: &BTreeMap<IncrementsPartition, i64>) -> Result<(), IncrementReadError> {
         let mut list = TopicPartitionList::with_capacity(offsets.len());
         for (partition, offset) in offsets {
             let added = list.add_partition_offset(&self.topic, *partition, Offset::Offset(*offset));
@@ -259,9 +259,13 @@ impl Reader {
     ///
     /// # Errors
     /// If a record cannot be merged, or is gone. What was read before it is lost with the error, and read again.
-    pub(super) fn gather(&mut self, limits: Limits, stop: &CancellationToken) -> Result<Batch, ReadError> {
+    pub(super) fn gather(
+        &mut self,
+        limits: ReadLimits,
+        stop: &CancellationToken,
+    ) -> Result<IncrementBatch, IncrementReadError> {
         let until = Instant::now() + limits.time;
-        let mut batch = Batch::default();
+        let mut batch = IncrementBatch::default();
         while batch.increments.len() < limits.increments && batch.bytes < limits.bytes {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() || stop.is_cancelled() {
@@ -272,14 +276,14 @@ impl Reader {
         Ok(batch)
     }
 
-    fn take_one(&mut self, batch: &mut Batch, wait: Duration) -> Result<(), ReadError> {
+    fn take_one(&mut self, batch: &mut IncrementBatch, wait: Duration) -> Result<(), IncrementReadError> {
         let Some(consumer) = &self.consumer else { return Ok(()) };
         let message = match consumer.poll(wait) {
             None => return Ok(()),
             Some(Ok(message)) => message,
             Some(Err(KafkaError::MessageConsumption(Code::AutoOffsetReset | Code::OffsetOutOfRange))) => {
                 let what = "records were deleted before they were merged".to_owned();
-                return Err(ReadError::Lost { topic: self.topic.clone(), what });
+                return Err(IncrementReadError::Lost { topic: self.topic.clone(), what });
             }
             Some(Err(error @ KafkaError::MessageConsumptionFatal(_))) => return Err(self.brokers(error)),
             // The client recovers by itself; lasting errors show in the lag.
@@ -298,7 +302,7 @@ impl Reader {
                 "partition {partition} has no record from offset {expected} to {}; is the topic compacted? It must not be",
                 offset - 1
             );
-            return Err(ReadError::Lost { topic: self.topic.clone(), what });
+            return Err(IncrementReadError::Lost { topic: self.topic.clone(), what });
         }
         let increment = match read_increment(message.payload()) {
             Ok(increment) => Some(increment),
@@ -307,7 +311,12 @@ impl Reader {
                 None
             }
             Err(reason) => {
-                return Err(ReadError::BadRecord { topic: self.topic.clone(), partition, offset, reason });
+                return Err(IncrementReadError::BadRecord {
+                    topic: self.topic.clone(),
+                    partition,
+                    offset,
+                    reason,
+                });
             }
         };
         batch.bytes += message.payload().map_or(0, <[u8]>::len);
@@ -317,7 +326,7 @@ impl Reader {
     }
 
     /// Commits the merged offsets, to show progress in Kafka's tools.
-    pub(super) fn show_progress(&self, offsets: impl Iterator<Item = (Partition, i64)>) {
+    pub(super) fn show_progress(&self, offsets: impl Iterator<Item = (IncrementsPartition, i64)>) {
         let mut list = TopicPartitionList::new();
         for (partition, next) in offsets {
             // Fails for offsets below 0 only.
@@ -335,13 +344,14 @@ impl Reader {
     pub(super) fn lag(&self) -> i64 {
         let Some(consumer) = &self.consumer else { return 0 };
         let ends = consumer.context().ends.lock().unwrap_or_else(PoisonError::into_inner);
-        let behind =
-            |(partition, next): (&Partition, &i64)| (ends.get(partition).unwrap_or(next) - next).max(0);
+        let behind = |(partition, next): (&IncrementsPartition, &i64)| {
+            (ends.get(partition).unwrap_or(next) - next).max(0)
+        };
         self.next.iter().map(behind).sum()
     }
 
-    fn brokers(&self, reason: impl std::fmt::Display) -> ReadError {
-        ReadError::Brokers { topic: self.topic.clone(), reason: reason.to_string() }
+    fn brokers(&self, reason: impl std::fmt::Display) -> IncrementReadError {
+        IncrementReadError::Brokers { topic: self.topic.clone(), reason: reason.to_string() }
     }
 }
 

@@ -15,13 +15,13 @@
 
 use std::collections::BTreeMap;
 
-use super::batch::{Batch, NetDelta, Partition, Source};
+use super::batch::{DocumentsPartition, IncrementBatch, IncrementsPartition, NetDelta};
 use super::cloud::{Cloud, TopN};
 use crate::base::position::Position;
 use crate::io::database::{
     Column, Database, DatabaseError, DatabaseRow, Lock, Migrations, SchemaStep, Sql, SqlValue, Transaction,
 };
-use crate::ops::tally::recount::{Counts, Difference, differences};
+use crate::ops::tally::recount::{CountDifference, FacetCounts, differences};
 
 /// The tables of counts.
 pub const MIGRATIONS: Migrations = Migrations {
@@ -128,7 +128,7 @@ const SELECT_LATEST: Sql = Sql {
 
 /// A version of the counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Version {
+pub struct CountsVersion {
     /// Its number; each merge makes the next one.
     pub number: i64,
     /// When it was made, by the database's clock: `2026-11-21T10:00:00.000Z`.
@@ -163,16 +163,16 @@ pub struct Leader {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Start {
     /// For each partition that was ever read: the next offset.
-    pub offsets: BTreeMap<Partition, i64>,
+    pub offsets: BTreeMap<IncrementsPartition, i64>,
     /// The increments' topic, if it was ever read.
     pub topic: Option<KnownTopic>,
 }
 
 /// Outcome of merging a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Merge {
+pub enum MergeOutcome {
     /// It is in this version.
-    Done(Box<Merged>),
+    Done(Box<MergedBatch>),
     /// Another transaction holds the lock: nothing happened, try again.
     Busy,
     /// Another collector leads, or the merged offsets are not where this batch starts: nothing changed, start over.
@@ -181,9 +181,9 @@ pub enum Merge {
 
 /// A merge that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Merged {
+pub struct MergedBatch {
     /// The new version.
-    pub version: Version,
+    pub version: CountsVersion,
     /// Edges that were counted.
     pub edges_applied: u64,
     /// Edges that had been counted before.
@@ -198,13 +198,13 @@ pub struct Merged {
 
 /// Counts in a database.
 #[derive(Debug, Clone)]
-pub struct Store {
+pub struct CountStore {
     database: Database,
     top: usize,
     keep_versions: u32,
 }
 
-impl Store {
+impl CountStore {
     /// With a cloud of the best `top` values of each facet, and the last `keep_versions` versions.
     pub fn new(database: Database, top: usize, keep_versions: u32) -> Self {
         Self { database, top, keep_versions }
@@ -256,7 +256,7 @@ impl Store {
         &self,
         me: &str,
         topic: &KnownTopic,
-        offsets: &BTreeMap<Partition, i64>,
+        offsets: &BTreeMap<IncrementsPartition, i64>,
     ) -> Result<bool, DatabaseError> {
         let mut transaction = self.database.begin("settling what is read").await?;
         transaction.lock(Lock::Merge).await?;
@@ -296,7 +296,7 @@ impl Store {
     }
 
     /// The latest version, if it is later than `known`.
-    pub async fn later_than(&self, known: i64) -> Result<Option<Version>, DatabaseError> {
+    pub async fn later_than(&self, known: i64) -> Result<Option<CountsVersion>, DatabaseError> {
         let mut transaction = self.database.read("reading the cloud").await?;
         let rows = transaction.rows("SELECT COALESCE(MAX(version), 0) FROM tag_list", &[]).await?;
         let latest = match rows.first() {
@@ -321,20 +321,21 @@ impl Store {
     }
 
     /// Merges a batch, as `me`, in one transaction.
-    pub async fn merge(&self, me: &str, batch: &Batch) -> Result<Merge, DatabaseError> {
+    pub async fn merge(&self, me: &str, batch: &IncrementBatch) -> Result<MergeOutcome, DatabaseError> {
         let mut transaction = self.database.begin("merging increments").await?;
         if !transaction.try_lock(Lock::Merge).await? {
             transaction.rollback().await?;
-            return Ok(Merge::Busy);
+            return Ok(MergeOutcome::Busy);
         }
         let sql = "UPDATE collector SET beat = beat + 1 WHERE what = 'merge' AND holder = $1";
         let mine = transaction.execute(sql, &[SqlValue::Text(me)]).await? == 1;
         let offsets = read_offsets(&mut transaction).await?;
-        let follows =
-            |(partition, (from, _)): (&Partition, &(i64, i64))| offsets.get(partition) == Some(from);
+        let follows = |(partition, (from, _)): (&IncrementsPartition, &(i64, i64))| {
+            offsets.get(partition) == Some(from)
+        };
         if !mine || !batch.read.iter().all(follows) {
             transaction.rollback().await?;
-            return Ok(Merge::Moved);
+            return Ok(MergeOutcome::Moved);
         }
 
         let merged_to = read_merged_to(&mut transaction, &batch.sources()).await?;
@@ -345,8 +346,8 @@ impl Store {
         let (counts, boards_read) = self.apply(&mut transaction, &net, batch).await?;
         let version = read_latest(&mut transaction).await?;
         transaction.commit().await?;
-        let Some(version) = version else { return Ok(Merge::Moved) };
-        Ok(Merge::Done(Box::new(Merged {
+        let Some(version) = version else { return Ok(MergeOutcome::Moved) };
+        Ok(MergeOutcome::Done(Box::new(MergedBatch {
             version,
             edges_applied: net.edges_applied,
             edges_skipped: net.edges_skipped,
@@ -358,21 +359,21 @@ impl Store {
 
     /// Sets every count to `found`, in one transaction and as a new version. Returns the differences. Merged offsets stay as
     /// they are: `found` must include all merged increments and no others.
-    pub async fn correct(&self, found: &Counts) -> Result<Vec<Difference>, DatabaseError> {
+    pub async fn correct(&self, found: &FacetCounts) -> Result<Vec<CountDifference>, DatabaseError> {
         let mut transaction = self.database.begin("correcting counts").await?;
         transaction.lock(Lock::Merge).await?;
-        let mut kept = Counts::new();
+        let mut kept = FacetCounts::new();
         for row in &transaction.rows("SELECT facet, value, count FROM tag", &[]).await? {
             let (facet, value, count) = read_count(&transaction, row)?;
             kept.insert((facet, value), count);
         }
         let wrong = differences(&kept, found);
-        let change = |wrong: &Difference| {
+        let change = |wrong: &CountDifference| {
             (wrong.facet.clone(), wrong.value.clone(), wrong.found.saturating_sub(wrong.counted))
         };
         let net = NetDelta { changes: wrong.iter().map(change).collect(), ..NetDelta::default() };
         if !wrong.is_empty() {
-            self.apply(&mut transaction, &net, &Batch::default()).await?;
+            self.apply(&mut transaction, &net, &IncrementBatch::default()).await?;
         }
         transaction.commit().await?;
         Ok(wrong)
@@ -384,7 +385,7 @@ impl Store {
         &self,
         transaction: &mut Transaction,
         net: &NetDelta,
-        batch: &Batch,
+        batch: &IncrementBatch,
     ) -> Result<(Vec<(Count, i64)>, usize), DatabaseError> {
         let counts = add_counts(transaction, net).await?;
         let latest = read_latest(transaction).await?;
@@ -405,7 +406,7 @@ impl Store {
         &self,
         transaction: &mut Transaction,
         number: i64,
-        batch: &Batch,
+        batch: &IncrementBatch,
         cloud: &Cloud,
     ) -> Result<(), DatabaseError> {
         // Plain texts and numbers cannot fail to be written.
@@ -424,8 +425,8 @@ impl Store {
     }
 }
 
-fn partition(number: i64) -> Partition {
-    Partition::try_from(number).unwrap_or(Partition::MAX)
+fn partition(number: i64) -> IncrementsPartition {
+    IncrementsPartition::try_from(number).unwrap_or(IncrementsPartition::MAX)
 }
 
 async fn read_leader(transaction: &mut Transaction) -> Result<Leader, DatabaseError> {
@@ -435,7 +436,9 @@ async fn read_leader(transaction: &mut Transaction) -> Result<Leader, DatabaseEr
     Ok(Leader { holder: transaction.cell(row.text(0))?, beat: transaction.cell(row.int(1))? })
 }
 
-async fn read_offsets(transaction: &mut Transaction) -> Result<BTreeMap<Partition, i64>, DatabaseError> {
+async fn read_offsets(
+    transaction: &mut Transaction,
+) -> Result<BTreeMap<IncrementsPartition, i64>, DatabaseError> {
     let rows = transaction.rows("SELECT \"partition\", next FROM increment_offset", &[]).await?;
     let mut offsets = BTreeMap::new();
     for row in &rows {
@@ -446,7 +449,7 @@ async fn read_offsets(transaction: &mut Transaction) -> Result<BTreeMap<Partitio
 
 async fn write_offsets(
     transaction: &mut Transaction,
-    offsets: impl Iterator<Item = (Partition, i64)>,
+    offsets: impl Iterator<Item = (IncrementsPartition, i64)>,
 ) -> Result<(), DatabaseError> {
     let (partitions, next): (Vec<i64>, Vec<i64>) =
         offsets.map(|(partition, next)| (i64::from(partition), next)).unzip();
@@ -457,8 +460,8 @@ async fn write_offsets(
 /// What is counted of these sources; nothing of those that have no row.
 async fn read_merged_to(
     transaction: &mut Transaction,
-    sources: &[Source],
-) -> Result<BTreeMap<Source, Position>, DatabaseError> {
+    sources: &[DocumentsPartition],
+) -> Result<BTreeMap<DocumentsPartition, Position>, DatabaseError> {
     let rows = transaction.rows("SELECT topic, \"partition\", position FROM merged_to", &[]).await?;
     let mut merged_to = BTreeMap::new();
     for row in &rows {
@@ -473,7 +476,7 @@ async fn read_merged_to(
 
 async fn write_merged_to(
     transaction: &mut Transaction,
-    merged_to: &BTreeMap<Source, Position>,
+    merged_to: &BTreeMap<DocumentsPartition, Position>,
 ) -> Result<(), DatabaseError> {
     let topics: Vec<&str> = merged_to.keys().map(|(topic, _)| topic.as_str()).collect();
     let partitions: Vec<i64> = merged_to.keys().map(|(_, partition)| i64::from(*partition)).collect();
@@ -514,13 +517,13 @@ async fn add_counts(
     Ok(counts)
 }
 
-async fn read_latest(transaction: &mut Transaction) -> Result<Option<Version>, DatabaseError> {
+async fn read_latest(transaction: &mut Transaction) -> Result<Option<CountsVersion>, DatabaseError> {
     let rows = transaction.rows(SELECT_LATEST, &[]).await?;
     let Some(row) = rows.first() else { return Ok(None) };
     let blob = transaction.cell(row.maybe_bytes(3))?.unwrap_or_default();
     let cloud = serde_json::from_slice(&blob)
         .map_err(|error| transaction.unreadable(format!("the cloud in tag_list: {error}")))?;
-    Ok(Some(Version {
+    Ok(Some(CountsVersion {
         number: transaction.cell(row.int(0))?,
         created: transaction.cell(row.text(1))?,
         increments: transaction.cell(row.int(2))?,

@@ -7,9 +7,9 @@ use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::util::Timeout;
 use tokio::task::JoinHandle;
 
-use super::batch::{Batch, Partition};
+use super::batch::{IncrementBatch, IncrementsPartition};
 use super::cloud::{Cloud, TopN};
-use super::history::History;
+use super::history::SimulatedHistory;
 use super::*;
 use crate::base::clock::BootClock;
 use crate::base::position::Position;
@@ -17,15 +17,15 @@ use crate::base::random::Random;
 use crate::core::counting::increment::{Delta, Edge, Increment};
 use crate::io::database::tests::{Fresh, each};
 use crate::io::database::{Database, Lock};
-use crate::ops::tally::recount::Counts;
+use crate::ops::tally::recount::FacetCounts;
 use crate::support::supervisor::Supervisor;
 use crate::testkit::embedded::broker::EmbeddedBroker;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const TOP: usize = 3;
 
-fn store(database: &Database) -> Store {
-    Store::new(database.clone(), TOP, 5)
+fn store(database: &Database) -> CountStore {
+    CountStore::new(database.clone(), TOP, 5)
 }
 
 fn topic(partitions: i32) -> KnownTopic {
@@ -33,7 +33,7 @@ fn topic(partitions: i32) -> KnownTopic {
 }
 
 /// A store in which `me` merges, from the beginning of one partition.
-async fn led(database: &Database, me: &str) -> Store {
+async fn led(database: &Database, me: &str) -> CountStore {
     let store = store(database);
     store.prepare().await.unwrap();
     let start = store.take_over(me, &store.leader().await.unwrap()).await.unwrap().unwrap();
@@ -43,17 +43,17 @@ async fn led(database: &Database, me: &str) -> Store {
 }
 
 /// A batch of partition 0 that begins at `from`.
-fn batch(from: i64, increments: &[Increment]) -> Batch {
-    let mut batch = Batch::default();
+fn batch(from: i64, increments: &[Increment]) -> IncrementBatch {
+    let mut batch = IncrementBatch::default();
     for (offset, increment) in (from..).zip(increments) {
         batch.take(0, from, offset, Some(increment.clone()));
     }
     batch
 }
 
-fn done(merge: Merge) -> Merged {
+fn done(merge: MergeOutcome) -> MergedBatch {
     match merge {
-        Merge::Done(merged) => *merged,
+        MergeOutcome::Done(merged) => *merged,
         other => panic!("{other:?}"),
     }
 }
@@ -87,7 +87,7 @@ impl TopN {
 async fn counts_and_cloud_match_the_documents_despite_duplicates() {
     for Fresh { database, .. } in &each().await {
         let store = led(database, "me").await;
-        let mut history = History::new(7, "documents", 3, 40);
+        let mut history = SimulatedHistory::new(7, "documents", 3, 40);
         let mut random = Random::new(8);
         let (mut next, mut sent, mut versions) = (0, Vec::new(), 0);
         for _ in 0..30 {
@@ -130,20 +130,24 @@ async fn counts_and_cloud_match_the_documents_despite_duplicates() {
 async fn replaced_collector_or_wrong_position_merges_nothing() {
     for Fresh { database, .. } in &each().await {
         let store = led(database, "one").await;
-        let mut history = History::new(1, "documents", 1, 5);
+        let mut history = SimulatedHistory::new(1, "documents", 1, 5);
         let first = [history.next_increment(5)];
         let seen = store.leader().await.unwrap();
         assert!(store.beat("one").await.unwrap());
         assert_eq!(store.take_over("two", &seen).await.unwrap(), None, "the first is alive");
         done(store.merge("one", &batch(0, &first)).await.unwrap());
-        assert_eq!(store.merge("one", &batch(0, &first)).await.unwrap(), Merge::Moved, "merged already");
-        assert_eq!(store.merge("one", &batch(2, &first)).await.unwrap(), Merge::Moved, "a gap");
+        assert_eq!(
+            store.merge("one", &batch(0, &first)).await.unwrap(),
+            MergeOutcome::Moved,
+            "merged already"
+        );
+        assert_eq!(store.merge("one", &batch(2, &first)).await.unwrap(), MergeOutcome::Moved, "a gap");
 
         let start = store.take_over("two", &store.leader().await.unwrap()).await.unwrap().unwrap();
         assert_eq!(start.offsets, BTreeMap::from([(0, 1)]));
         assert_eq!(start.topic, Some(topic(1)));
         let second = [history.next_increment(5)];
-        assert_eq!(store.merge("one", &batch(1, &second)).await.unwrap(), Merge::Moved);
+        assert_eq!(store.merge("one", &batch(1, &second)).await.unwrap(), MergeOutcome::Moved);
         assert!(!store.beat("one").await.unwrap());
         assert!(!store.settle("one", &topic(2), &BTreeMap::new()).await.unwrap());
         store.step_down("one").await.unwrap();
@@ -152,7 +156,7 @@ async fn replaced_collector_or_wrong_position_merges_nothing() {
         if database.name().starts_with("postgres") {
             let mut other = database.begin("holding the lock").await.unwrap();
             other.lock(Lock::Merge).await.unwrap();
-            assert_eq!(store.merge("two", &batch(1, &second)).await.unwrap(), Merge::Busy);
+            assert_eq!(store.merge("two", &batch(1, &second)).await.unwrap(), MergeOutcome::Busy);
             other.rollback().await.unwrap();
         }
         done(store.merge("two", &batch(1, &second)).await.unwrap());
@@ -165,7 +169,7 @@ async fn replaced_collector_or_wrong_position_merges_nothing() {
 async fn counts_below_zero_are_kept_and_reported() {
     for Fresh { database, .. } in &each().await {
         let store = led(database, "me").await;
-        let mut increment = History::new(1, "documents", 1, 1).last_increments().remove(0);
+        let mut increment = SimulatedHistory::new(1, "documents", 1, 1).last_increments().remove(0);
         let mut delta = Delta::default();
         delta.add("tags", "red", -1);
         increment.edges = vec![Edge { pos: Position::from_version(0), delta }];
@@ -180,12 +184,12 @@ async fn counts_below_zero_are_kept_and_reported() {
 async fn merging_continues_after_a_correction() {
     for Fresh { database, .. } in &each().await {
         let store = led(database, "me").await;
-        let mut history = History::new(3, "documents", 1, 40);
+        let mut history = SimulatedHistory::new(3, "documents", 1, 40);
         let first = history.next_increment(200);
         done(store.merge("me", &batch(0, &[first])).await.unwrap());
         let counts = store.counts().await.unwrap();
         // One count too high, one missing, one that no document has.
-        let mut found: Counts =
+        let mut found: FacetCounts =
             counts.iter().map(|(facet, value, count)| ((facet.clone(), value.clone()), *count)).collect();
         let mut falsified = found.clone();
         let of_test = |value: &str| ("of-test".to_owned(), value.to_owned());
@@ -250,11 +254,11 @@ struct Rig {
 struct Running {
     task: JoinHandle<Result<(), CollectError>>,
     stop: CancellationToken,
-    latest: watch::Receiver<Option<Arc<Version>>>,
+    latest: watch::Receiver<Option<Arc<CountsVersion>>>,
     metrics: Arc<CollectorMetrics>,
 }
 
-const PARTITIONS: Partition = 2;
+const PARTITIONS: IncrementsPartition = 2;
 
 impl Rig {
     fn new() -> Self {
@@ -271,8 +275,8 @@ impl Rig {
         Self { broker, config, _folder: folder }
     }
 
-    async fn store(&self) -> Store {
-        let store = Store::new(Database::open(&self.config.database).await.unwrap(), TOP, 5);
+    async fn store(&self) -> CountStore {
+        let store = CountStore::new(Database::open(&self.config.database).await.unwrap(), TOP, 5);
         store.prepare().await.unwrap();
         store
     }
@@ -323,7 +327,7 @@ async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
 async fn collectors_that_end_at_any_time_count_every_change_once() {
     let rig = Rig::new();
     let producer = rig.producer();
-    let mut history = History::new(3, "documents", 4, 30);
+    let mut history = SimulatedHistory::new(3, "documents", 4, 30);
     let mut random = Random::new(4);
     let mut running = vec![rig.start(Allowances::default()).await, rig.start(Allowances::default()).await];
     for round in 0..8 {
@@ -358,7 +362,7 @@ async fn collectors_that_end_at_any_time_count_every_change_once() {
 async fn invalid_increment_ends_the_collector_until_skipped() {
     let rig = Rig::new();
     let producer = rig.producer();
-    let mut history = History::new(5, "documents", 1, 3);
+    let mut history = SimulatedHistory::new(5, "documents", 1, 3);
     send(&producer, &[history.next_increment(3)]).await;
     let bad = FutureRecord::to("documents-increments").key("k").payload("{}").partition(0);
     producer.send(bad, Timeout::After(PATIENCE)).await.unwrap();
@@ -394,7 +398,7 @@ async fn replaced_topic_is_refused_until_the_loss_is_accepted() {
     let error = tokio::time::timeout(PATIENCE, collector.task).await.unwrap().unwrap().unwrap_err();
     assert!(error.to_string().contains("had 1"), "{error}");
 
-    let mut history = History::new(6, "documents", 2, 3);
+    let mut history = SimulatedHistory::new(6, "documents", 2, 3);
     history.next_increment(4);
     let producer = rig.producer();
     let collector = rig.start(Allowances { accept_loss: true, ..Allowances::default() }).await;
