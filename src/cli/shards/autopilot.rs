@@ -22,9 +22,9 @@ use crate::geoshard::load::Over;
 use crate::geoshard::plan::CellOptions;
 use crate::io::elastic::Elastic;
 use crate::ops::admin::{self, ServerOptions};
-use crate::ops::autopilot::measure::Measure;
+use crate::ops::autopilot::measure::MeasureOptions;
 use crate::ops::autopilot::record::UnderWay;
-use crate::ops::autopilot::{Autopilot, Options, Report};
+use crate::ops::autopilot::{Autopilot, AutopilotOptions, AutopilotReport};
 use crate::ops::check::{self, CheckTarget};
 use crate::ops::migrate::Listener;
 use crate::support::supervisor::Supervisor;
@@ -163,7 +163,7 @@ struct LimitArgs {
 
 impl MeasureArgs {
     /// As options; refuses weights that are none.
-    pub(super) fn options(&self) -> Result<Measure, Failure> {
+    pub(super) fn options(&self) -> Result<MeasureOptions, Failure> {
         let weights = [self.documents, self.writes, self.queries];
         if weights.iter().any(|weight| !weight.is_finite() || *weight < 0.0)
             || weights.iter().sum::<f64>() <= 0.0
@@ -173,7 +173,7 @@ impl MeasureArgs {
             )));
         }
         let [documents, writes, queries] = weights;
-        Ok(Measure {
+        Ok(MeasureOptions {
             weights: Weights { documents, writes, queries },
             horizon: self.horizon,
             over: match self.over {
@@ -209,7 +209,7 @@ impl LimitArgs {
 }
 
 pub(super) async fn autopilot(args: AutopilotArgs) -> Result<ExitCode, Failure> {
-    let options = Options {
+    let options = AutopilotOptions {
         apply: args.apply,
         once: args.once,
         interval: args.interval,
@@ -267,7 +267,7 @@ pub(super) async fn autopilot(args: AutopilotArgs) -> Result<ExitCode, Failure> 
         return status(&autopilot).await;
     }
     let json = args.json;
-    let report = move |report: &Report| drop(if json { output::json(report) } else { say(report) });
+    let report = move |report: &AutopilotReport| drop(if json { output::json(report) } else { say(report) });
     let work = async { autopilot.run(&stop, report).await.map_err(Failure::from) };
     let result = lost.or_else_stop(&stop, work).await.unwrap_or_else(|lost| Err(lost.into()));
     server_stop.cancel();
@@ -286,7 +286,7 @@ async fn checked(target: &CheckTarget, elastic: &dyn Elastic) -> Result<(), Fail
     }
 }
 
-fn say(report: &Report) -> Result<(), Failure> {
+fn say(report: &AutopilotReport) -> Result<(), Failure> {
     output::line(&report.decision)?;
     match &report.proposal {
         Some(proposal) => output::line(proposal),

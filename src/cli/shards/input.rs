@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use super::{Failure, connect};
 use crate::base::geo::GeoPoint;
 use crate::core::decode::LocationPath;
-use crate::ops::points::{self, Columns, Format, Place, Row, Weight};
+use crate::ops::points::{self, Columns, PointLocation, PointRow, PointsFormat, Weight};
 use crate::support::config::Config;
 
 /// How rows of points are read.
@@ -54,9 +54,9 @@ impl RowArgs {
     /// What is read from each row.
     pub(super) fn columns(&self) -> Result<Columns, Failure> {
         let place = match (&self.location, &self.lat, &self.lon) {
-            (Some(path), ..) => Place::Path(LocationPath::new(path).map_err(Failure::usage)?),
-            (None, Some(lat), Some(lon)) => Place::Pair { lat: lat.clone(), lon: lon.clone() },
-            _ => Place::Usual,
+            (Some(path), ..) => PointLocation::Path(LocationPath::new(path).map_err(Failure::usage)?),
+            (None, Some(lat), Some(lon)) => PointLocation::Pair { lat: lat.clone(), lon: lon.clone() },
+            _ => PointLocation::Usual,
         };
         Ok(Columns { place, weight: self.weight.clone(), id: None })
     }
@@ -77,8 +77,8 @@ impl RowArgs {
         mut each: impl FnMut(GeoPoint, f64) -> Result<(), E>,
     ) -> Result<(), Failure> {
         let columns = self.columns()?;
-        let add = |row: Row<'_>| each(row.point, row.load);
-        points::read(text.as_bytes(), Some(Format::Ndjson), &columns, add).map_err(Failure::usage)?;
+        let add = |row: PointRow<'_>| each(row.point, row.load);
+        points::read(text.as_bytes(), Some(PointsFormat::Ndjson), &columns, add).map_err(Failure::usage)?;
         Ok(())
     }
 
@@ -90,16 +90,16 @@ impl RowArgs {
         mut each: impl FnMut(GeoPoint, f64) -> Result<(), E>,
     ) -> Result<(), Failure> {
         let mut columns = self.columns()?;
-        if columns.place == Place::Usual {
+        if columns.place == PointLocation::Usual {
             columns.place =
-                Place::Path(LocationPath::new(&config.documents.location).map_err(Failure::usage)?);
+                PointLocation::Path(LocationPath::new(&config.documents.location).map_err(Failure::usage)?);
         }
         let elastic = connect::elasticsearch(config)?;
         let bar = ProgressBar::no_length();
         if let Ok(style) = ProgressStyle::with_template("{spinner} {human_pos} documents, {per_sec}") {
             bar.set_style(style);
         }
-        let add = |row: Row<'_>| each(row.point, row.load);
+        let add = |row: PointRow<'_>| each(row.point, row.load);
         let timeout = config.elasticsearch.request_timeout;
         let scanned =
             points::scan::scan(&elastic, indices, &columns, timeout, add, |read| bar.set_position(read))
@@ -128,11 +128,11 @@ impl RowArgs {
         &self,
         path: &Path,
         columns: &Columns,
-        each: impl FnMut(Row<'_>) -> Result<(), E>,
+        each: impl FnMut(PointRow<'_>) -> Result<(), E>,
     ) -> Result<(), Failure> {
         let format = self.format.map(|format| match format {
-            FormatArg::Csv => Format::Csv,
-            FormatArg::Ndjson => Format::Ndjson,
+            FormatArg::Csv => PointsFormat::Csv,
+            FormatArg::Ndjson => PointsFormat::Ndjson,
         });
         let bar = ProgressBar::no_length();
         let input = open(path, &bar)?;

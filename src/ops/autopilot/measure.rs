@@ -1,7 +1,7 @@
 //! Documents and load by place.
 //!
 //! Documents are counted by reading the location of each, as `geofold shards plan --from-index` does. That takes long where there are many,
-//! so the counts are kept for [`Measure::documents_every`], while the map stays the same.
+//! so the counts are kept for [`MeasureOptions::documents_every`], while the map stays the same.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::io::elastic::Index;
 use crate::io::load::LoadStore;
 use crate::io::stored::RecordError;
 use crate::ops::points::scan::{ScanPointsError, scan};
-use crate::ops::points::{Columns, Place, Row, Weight};
+use crate::ops::points::{Columns, PointLocation, PointRow, Weight};
 use crate::support::config::Config;
 
 /// Indices of one scan: their names are in the path of a request, which has 4 KiB at most by default.
@@ -27,7 +27,7 @@ const INDICES: usize = 40;
 
 /// What is measured, and how.
 #[derive(Debug, Clone, Copy)]
-pub struct Measure {
+pub struct MeasureOptions {
     /// What counts.
     pub weights: Weights,
     /// How far it looks ahead, in hours.
@@ -85,7 +85,7 @@ impl Measured {
     }
 }
 
-impl Measure {
+impl MeasureOptions {
     /// Measures; `earlier` has documents that need not be counted again. `now`: seconds since 1970.
     pub async fn measure(
         &self,
@@ -130,13 +130,13 @@ impl Measure {
     ) -> Result<CellLoads, MeasureError> {
         let path = &config.documents.location;
         let place = LocationPath::new(path).map_err(|error| MeasureError::Location(error.to_string()))?;
-        let columns = Columns { place: Place::Path(place), weight: Weight::default(), id: None };
+        let columns = Columns { place: PointLocation::Path(place), weight: Weight::default(), id: None };
         let prefix = &config.elasticsearch.prefix;
         let indices: Vec<String> =
             map.shards().iter().map(|shard| Index::Geoshard(shard.clone()).name(prefix)).collect();
         let mut documents = CellLoads::within(self.finest, map);
         for some in indices.chunks(INDICES) {
-            let add = |row: Row<'_>| documents.add(row.point, row.load);
+            let add = |row: PointRow<'_>| documents.add(row.point, row.load);
             let scanned = scan(elastic, some, &columns, timeout, add, |_| {}).await?;
             if let Some(why) = &scanned.why {
                 tracing::warn!(left_out = scanned.left_out, read = scanned.read, %why, "documents without a location do not count");

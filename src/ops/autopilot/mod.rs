@@ -21,8 +21,8 @@ use thiserror::Error;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use self::measure::{Measure, MeasureError, Measured};
-use self::record::{AutopilotRecord, Holder, Last, Planned, Stopped, Store, UnderWay, Watched};
+use self::measure::{MeasureError, MeasureOptions, Measured};
+use self::record::{AutopilotRecord, AutopilotStore, Holder, Last, Planned, Stopped, UnderWay, WatchedLease};
 use crate::base::clock::Clock;
 use crate::base::progress::Progress;
 use crate::core::decode::LocationPath;
@@ -45,7 +45,7 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// What it may do, and how.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct AutopilotOptions {
     /// Changes the map; otherwise it only says what it would do, and writes nothing.
     pub apply: bool,
     /// One decision, and what follows from it; then it ends.
@@ -55,7 +55,7 @@ pub struct Options {
     /// A process that is silent for so long loses the lease.
     pub lease: Duration,
     /// What is measured.
-    pub measure: Measure,
+    pub measure: MeasureOptions,
     /// What may be done.
     pub limits: BalanceLimits,
     /// Touches per second of a change, at most.
@@ -75,7 +75,7 @@ pub struct Autopilot {
     /// What new indices are like.
     pub target: CheckTarget,
     /// Options.
-    pub options: Options,
+    pub options: AutopilotOptions,
     /// This process, for people.
     pub name: String,
     /// A number that no other process has.
@@ -139,7 +139,7 @@ impl AutopilotError {
 
 /// What one turn came to.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
+pub struct AutopilotReport {
     /// Seconds since 1970.
     pub at: u64,
     /// In one line.
@@ -166,7 +166,7 @@ impl Autopilot {
     pub async fn run(
         &self,
         stop: &CancellationToken,
-        report: impl Fn(&Report),
+        report: impl Fn(&AutopilotReport),
     ) -> Result<(), AutopilotError> {
         if !self.options.apply {
             return self.turns(stop, &report).await;
@@ -192,7 +192,11 @@ impl Autopilot {
         ended
     }
 
-    async fn turns(&self, stop: &CancellationToken, report: &impl Fn(&Report)) -> Result<(), AutopilotError> {
+    async fn turns(
+        &self,
+        stop: &CancellationToken,
+        report: &impl Fn(&AutopilotReport),
+    ) -> Result<(), AutopilotError> {
         let measured = Mutex::new(None);
         loop {
             match self.turn(&measured).await {
@@ -215,7 +219,7 @@ impl Autopilot {
     }
 
     /// One look, one decision, and what follows from it.
-    async fn turn(&self, kept: &Mutex<Option<Measured>>) -> Result<Report, AutopilotError> {
+    async fn turn(&self, kept: &Mutex<Option<Measured>>) -> Result<AutopilotReport, AutopilotError> {
         let store = self.store();
         let (mut record, _) = store.read().await?;
         let mut maps = self.maps().await?;
@@ -260,7 +264,7 @@ impl Autopilot {
             }
             _ => None,
         };
-        let mut report = Report {
+        let mut report = AutopilotReport {
             at: now,
             decision: blocked.clone().unwrap_or_else(|| decision.reason()),
             changed: false,
@@ -386,11 +390,11 @@ impl Autopilot {
         Ok((record, under_way))
     }
 
-    /// Waits for the lease; with [`Options::once`] only as long as a holder may be silent.
+    /// Waits for the lease; with [`AutopilotOptions::once`] only as long as a holder may be silent.
     async fn take_lease(&self) -> Result<(), AutopilotError> {
         let id = self.id();
         let lease_ms = u64::try_from(self.options.lease.as_millis()).unwrap_or(u64::MAX);
-        let mut watched: Option<Watched> = None;
+        let mut watched: Option<WatchedLease> = None;
         let mut first_beat = None;
         loop {
             let now = self.clock.now();
@@ -399,7 +403,7 @@ impl Autopilot {
             let taken = store.update(|stored| {
                 held_by = None;
                 if let Some(holder) = stored.holder.as_ref().filter(|holder| holder.id != id)
-                    && !Watched::is_silent(&mut watched, holder, now)
+                    && !WatchedLease::is_silent(&mut watched, holder, now)
                 {
                     held_by = Some(holder.clone());
                     return None;
@@ -432,7 +436,7 @@ impl Autopilot {
         loop {
             tokio::time::sleep(self.options.lease / 3).await;
             let asked = self.clock.now();
-            let store = Store::new(&*self.elastic, &self.config.kafka.topic, self.options.lease / 3);
+            let store = AutopilotStore::new(&*self.elastic, &self.config.kafka.topic, self.options.lease / 3);
             let beaten = store.update(|stored| {
                 let holder = stored.holder.as_mut().filter(|holder| holder.id == id)?;
                 holder.beat += 1;
@@ -477,8 +481,8 @@ impl Autopilot {
         })
     }
 
-    fn store(&self) -> Store<'_> {
-        Store::new(&*self.elastic, &self.config.kafka.topic, self.timeout())
+    fn store(&self) -> AutopilotStore<'_> {
+        AutopilotStore::new(&*self.elastic, &self.config.kafka.topic, self.timeout())
     }
 
     fn timeout(&self) -> Duration {

@@ -159,12 +159,12 @@ impl AutopilotRecord {
 
 /// What one process saw of another's lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Watched {
+pub struct WatchedLease {
     holder: Holder,
     since: Instant,
 }
 
-impl Watched {
+impl WatchedLease {
     /// Whether the lease of `holder` may be taken: it was silent for as long as it may be, by this process's own clock.
     pub fn is_silent(watched: &mut Option<Self>, holder: &Holder, now: Instant) -> bool {
         match watched {
@@ -180,13 +180,13 @@ impl Watched {
 }
 
 /// The document of one topic.
-pub struct Store<'a> {
+pub struct AutopilotStore<'a> {
     elastic: &'a dyn Elastic,
     id: DocId,
     timeout: Duration,
 }
 
-impl<'a> Store<'a> {
+impl<'a> AutopilotStore<'a> {
     /// Of `topic`; each request may take `timeout`.
     pub fn new(elastic: &'a dyn Elastic, topic: &str, timeout: Duration) -> Self {
         Self { elastic, id: key(format!("autopilot/{topic}")), timeout }
@@ -294,7 +294,7 @@ mod tests {
         let holder = |beat| Holder { id: "x".to_owned(), name: String::new(), lease_ms: 30_000, beat };
         let at = |seconds| Instant::from_start(Duration::from_secs(seconds));
         let mut watched = None;
-        let mut silent = |beat, seconds| Watched::is_silent(&mut watched, &holder(beat), at(seconds));
+        let mut silent = |beat, seconds| WatchedLease::is_silent(&mut watched, &holder(beat), at(seconds));
         assert!(!silent(1, 100));
         assert!(!silent(1, 130));
         assert!(!silent(2, 131), "it was renewed");

@@ -20,8 +20,8 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-pub use self::report::{Belongs, CopySeen, LastRecord, PlacementSeen, Report, TopicSeen};
-pub use self::verdict::{Progress, Verdict, verdict};
+pub use self::report::{Belongs, CopySeen, DocumentReport, LastRecord, PlacementSeen, TopicSeen};
+pub use self::verdict::{DocumentVerdict, PartitionProgress, verdict};
 use super::records::{Bound, LastOfKey, RecordsError, RecordsReader};
 use crate::base::geo::GeoPoint;
 use crate::base::ids::{DocId, ShardId};
@@ -89,7 +89,7 @@ struct Seen {
 struct Partition {
     number: i32,
     begin: i64,
-    progress: Progress,
+    progress: PartitionProgress,
 }
 
 impl Lookup<'_> {
@@ -98,7 +98,7 @@ impl Lookup<'_> {
         &self,
         id: &DocId,
         say: impl FnMut(u64, u64) + Send + 'static,
-    ) -> Result<Report, LookupError> {
+    ) -> Result<DocumentReport, LookupError> {
         let epoch = self.config.positions.epoch;
         let first = self.read(id).await?;
         let (mut partition, mut note) = (None, None);
@@ -108,7 +108,8 @@ impl Lookup<'_> {
         }
         // Once more: it has to be read after the progress.
         let mut seen = self.read(id).await?;
-        let progress = partition.as_ref().map_or_else(Progress::default, |partition| partition.progress);
+        let progress =
+            partition.as_ref().map_or_else(PartitionProgress::default, |partition| partition.progress);
         let (mut topic, mut last) = (TopicSeen::default(), None);
         match (&partition, self.topic) {
             (Some(partition), Some(bound)) => {
@@ -126,17 +127,17 @@ impl Lookup<'_> {
         }
         topic.note = note;
         let mut judged = verdict(&seen.stored, last.as_ref(), progress, epoch);
-        if matches!(judged, Verdict::Wrong { .. } | Verdict::NotApplied { .. }) {
+        if matches!(judged, DocumentVerdict::Wrong { .. } | DocumentVerdict::NotApplied { .. }) {
             tokio::time::sleep(self.settle).await;
             let again = self.read(id).await?;
             let changed = again.stored.fingerprint() != seen.stored.fingerprint();
             seen = again;
             judged = match verdict(&seen.stored, last.as_ref(), progress, epoch) {
-                Verdict::Wrong { .. } if changed => Verdict::Moving,
+                DocumentVerdict::Wrong { .. } if changed => DocumentVerdict::Moving,
                 judged => judged,
             };
         }
-        Ok(Report::new(self, id, seen.stored, seen.location, topic, judged))
+        Ok(DocumentReport::new(self, id, seen.stored, seen.location, topic, judged))
     }
 
     /// Placement and copies in every geoshard of the live maps and of the placement, realtime.
@@ -223,7 +224,7 @@ impl Lookup<'_> {
         if self.topic.is_none() {
             let Which::Named(number) = which else { return Ok(None) };
             let committed = self.remembered(number).await?;
-            let progress = Progress { committed, end: None };
+            let progress = PartitionProgress { committed, end: None };
             return Ok(Some(Partition { number, begin: 0, progress }));
         }
         let config = self.config.clone();
@@ -242,7 +243,7 @@ impl Lookup<'_> {
             };
             let committed = reader.committed(number..number + 1)?.get(&number).copied();
             let range = reader.range(number)?;
-            let progress = Progress { committed, end: Some(range.end) };
+            let progress = PartitionProgress { committed, end: Some(range.end) };
             Ok(Partition { number, begin: range.start, progress })
         });
         Ok(Some(found.await?))

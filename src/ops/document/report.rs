@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::verdict::{Progress, Verdict};
+use super::verdict::{DocumentVerdict, PartitionProgress};
 use super::{LastOfKey, Lookup};
 use crate::base::geo::GeoPoint;
 use crate::base::ids::{DocId, ShardId};
@@ -18,20 +18,20 @@ use crate::ops::records::Dated;
 
 /// The epoch and offset of a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Version {
+pub struct ReportedPosition {
     /// Its epoch.
     pub epoch: u32,
     /// The offset of its record.
     pub offset: i64,
 }
 
-impl From<Position> for Version {
+impl From<Position> for ReportedPosition {
     fn from(position: Position) -> Self {
         Self { epoch: position.epoch().get(), offset: position.offset() }
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for ReportedPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.epoch, self.offset)
     }
@@ -64,7 +64,7 @@ pub enum PlacementSeen {
         /// The document's geoshard; `None`: deleted.
         geoshard: Option<ShardId>,
         /// The position at which that was decided.
-        version: Version,
+        version: ReportedPosition,
         /// Other geoshards that may hold an old copy.
         leftovers: Vec<ShardId>,
         /// Elasticsearch refused the document at that position.
@@ -82,7 +82,7 @@ pub struct CopySeen {
     /// The index.
     pub index: String,
     /// Its version.
-    pub version: Version,
+    pub version: ReportedPosition,
     /// Whether its location belongs there: `here`, `elsewhere` or `no_location`.
     pub belongs: &'static str,
 }
@@ -145,7 +145,7 @@ pub struct TopicSeen {
 }
 
 impl TopicSeen {
-    pub(super) fn of(partition: i32, progress: Progress, found: &LastOfKey) -> Self {
+    pub(super) fn of(partition: i32, progress: PartitionProgress, found: &LastOfKey) -> Self {
         Self {
             partition: Some(partition),
             committed: progress.committed,
@@ -160,18 +160,18 @@ impl TopicSeen {
 
 /// A location for JSON.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Point {
+pub struct ReportedPoint {
     lat: f64,
     lon: f64,
 }
 
 /// Everything about one document.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
+pub struct DocumentReport {
     /// Its id.
     pub id: String,
     /// The location of its newest copy.
-    pub location: Option<Point>,
+    pub location: Option<ReportedPoint>,
     /// Where that belongs.
     pub belongs: Vec<Belongs>,
     /// Its placement.
@@ -183,19 +183,19 @@ pub struct Report {
     /// Its records.
     pub topic: TopicSeen,
     /// The judgement.
-    pub verdict: Verdict,
+    pub verdict: DocumentVerdict,
     /// The judgement in a sentence.
     pub sentence: String,
 }
 
-impl Report {
+impl DocumentReport {
     pub(super) fn new(
         lookup: &Lookup<'_>,
         id: &DocId,
         stored: Observation,
         location: Option<GeoPoint>,
         topic: TopicSeen,
-        verdict: Verdict,
+        verdict: DocumentVerdict,
     ) -> Self {
         let live = lookup.maps.live();
         let deciding = lookup.maps.deciding().fingerprint();
@@ -232,7 +232,7 @@ impl Report {
         let shards: std::collections::BTreeSet<&ShardId> = live.iter().flat_map(|map| map.shards()).collect();
         Self {
             id: id.to_string(),
-            location: location.map(|at| Point { lat: at.lat(), lon: at.lon() }),
+            location: location.map(|at| ReportedPoint { lat: at.lat(), lon: at.lon() }),
             belongs,
             placement,
             copies: stored.copies.into_iter().map(copy).collect(),
@@ -244,12 +244,12 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for DocumentReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}", self.id)?;
         match self.location {
             None => writeln!(f, "  location   not known: no copy with a location")?,
-            Some(Point { lat, lon }) => writeln!(f, "  location   {lat}, {lon}")?,
+            Some(ReportedPoint { lat, lon }) => writeln!(f, "  location   {lat}, {lon}")?,
         }
         for Belongs { map, geoshard, around, decides } in &self.belongs {
             let role = if *decides || self.belongs.len() == 1 { "" } else { ", does not decide" };

@@ -10,7 +10,7 @@ use crate::core::defect::{Defect, Observation, ObservedPlacement, judge};
 
 /// What is known of the partition of the document's records.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct PartitionProgress {
     /// The group's committed offset, read before the document; `None` if nothing is committed or it is not known.
     pub committed: Option<i64>,
     /// The partition's end, read before the document.
@@ -20,7 +20,7 @@ pub struct Progress {
 /// The judgement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
-pub enum Verdict {
+pub enum DocumentVerdict {
     /// One copy, where it belongs, as new as its placement and the topic.
     InPlace {
         /// Its geoshard.
@@ -58,14 +58,14 @@ pub enum Verdict {
     },
 }
 
-impl Verdict {
+impl DocumentVerdict {
     /// Whether there is nothing to report: exit code 0.
     pub fn is_right(&self) -> bool {
         matches!(self, Self::InPlace { .. } | Self::Deleted | Self::Absent | Self::Refused)
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for DocumentVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::InPlace { geoshard } => write!(f, "in place: one copy, in {geoshard}, as its placement and its location say"),
@@ -109,7 +109,12 @@ impl fmt::Display for Verdict {
 /// The judgement of a document's stored state, the last record of its key and the group's progress.
 ///
 /// ⚠ `progress` must have been read before the document: what was committed then was executed before.
-pub fn verdict(stored: &Observation, last: Option<&LastRecord>, progress: Progress, epoch: Epoch) -> Verdict {
+pub fn verdict(
+    stored: &Observation,
+    last: Option<&LastRecord>,
+    progress: PartitionProgress,
+    epoch: Epoch,
+) -> DocumentVerdict {
     let newest = newest(stored);
     let position = |offset| Position::new(epoch, offset);
     if let Some(last) = last
@@ -120,9 +125,11 @@ pub fn verdict(stored: &Observation, last: Option<&LastRecord>, progress: Progre
         return match progress.committed {
             Some(committed) if committed > offset => {
                 let is_gone = *stored == nothing() && last.deletes();
-                if is_gone { Verdict::Deleted } else { Verdict::NotApplied { offset } }
+                if is_gone { DocumentVerdict::Deleted } else { DocumentVerdict::NotApplied { offset } }
             }
-            committed => Verdict::Behind { records: offset - committed.unwrap_or(0).max(0) + 1, offset },
+            committed => {
+                DocumentVerdict::Behind { records: offset - committed.unwrap_or(0).max(0) + 1, offset }
+            }
         };
     }
     let mut defects = judge(stored, epoch);
@@ -131,24 +138,24 @@ pub fn verdict(stored: &Observation, last: Option<&LastRecord>, progress: Progre
         return match (&stored.placed, defects.as_slice()) {
             (ObservedPlacement::At(placement), [Defect::OldCopy]) => {
                 let old = placement.leftovers.iter().filter(|shard| stored.copies.contains_key(*shard));
-                Verdict::WaitsForVisibility { old: old.map(ToString::to_string).collect() }
+                DocumentVerdict::WaitsForVisibility { old: old.map(ToString::to_string).collect() }
             }
-            _ => Verdict::Moving,
+            _ => DocumentVerdict::Moving,
         };
     }
     if is_owed {
         defects.retain(|defect| !defect.ends_with_its_record());
     }
     if !defects.is_empty() {
-        return Verdict::Wrong { defects };
+        return DocumentVerdict::Wrong { defects };
     }
     match &stored.placed {
-        ObservedPlacement::At(placement) if placement.refused => Verdict::Refused,
+        ObservedPlacement::At(placement) if placement.refused => DocumentVerdict::Refused,
         ObservedPlacement::At(placement) => match &placement.shard {
-            Some(shard) => Verdict::InPlace { geoshard: shard.to_string() },
-            None => Verdict::Deleted,
+            Some(shard) => DocumentVerdict::InPlace { geoshard: shard.to_string() },
+            None => DocumentVerdict::Deleted,
         },
-        ObservedPlacement::Nowhere | ObservedPlacement::Unreadable => Verdict::Absent,
+        ObservedPlacement::Nowhere | ObservedPlacement::Unreadable => DocumentVerdict::Absent,
     }
 }
 
@@ -201,20 +208,20 @@ mod tests {
         use Fit::{Elsewhere, Here};
         let in_b = || stored(Some((5, Some("b"), &[])), &[("b", 5, Here)]);
         let old = || stored(Some((5, Some("b"), &["a"])), &[("a", 1, Here), ("b", 5, Here)]);
-        let place = |id: &str| Verdict::InPlace { geoshard: id.to_owned() };
-        let wrong = |defect| Verdict::Wrong { defects: vec![defect] };
+        let place = |id: &str| DocumentVerdict::InPlace { geoshard: id.to_owned() };
+        let wrong = |defect| DocumentVerdict::Wrong { defects: vec![defect] };
         let cases = [
             (in_b(), None, Some(6), place("b")),
             (in_b(), Some(last(5, "index")), Some(6), place("b")),
-            (in_b(), Some(last(9, "index")), Some(6), Verdict::Behind { records: 4, offset: 9 }),
-            (in_b(), Some(last(9, "index")), None, Verdict::Behind { records: 10, offset: 9 }),
-            (in_b(), Some(last(9, "patch")), Some(10), Verdict::NotApplied { offset: 9 }),
+            (in_b(), Some(last(9, "index")), Some(6), DocumentVerdict::Behind { records: 4, offset: 9 }),
+            (in_b(), Some(last(9, "index")), None, DocumentVerdict::Behind { records: 10, offset: 9 }),
+            (in_b(), Some(last(9, "patch")), Some(10), DocumentVerdict::NotApplied { offset: 9 }),
             (in_b(), Some(last(9, "touch")), Some(10), place("b")),
             (in_b(), Some(last(9, "touch")), Some(9), place("b")),
-            (old(), None, Some(5), Verdict::WaitsForVisibility { old: vec!["a".to_owned()] }),
-            (old(), None, None, Verdict::WaitsForVisibility { old: vec!["a".to_owned()] }),
+            (old(), None, Some(5), DocumentVerdict::WaitsForVisibility { old: vec!["a".to_owned()] }),
+            (old(), None, None, DocumentVerdict::WaitsForVisibility { old: vec!["a".to_owned()] }),
             (old(), None, Some(6), wrong(Defect::OldCopy)),
-            (stored(Some((5, Some("b"), &["a"])), &[("a", 1, Here)]), None, Some(5), Verdict::Moving),
+            (stored(Some((5, Some("b"), &["a"])), &[("a", 1, Here)]), None, Some(5), DocumentVerdict::Moving),
             (
                 stored(Some((5, Some("b"), &[])), &[("b", 5, Elsewhere)]),
                 None,
@@ -228,14 +235,19 @@ mod tests {
                 wrong(Defect::UnnamedCopy),
             ),
             (stored(None, &[("a", 1, Here)]), None, Some(9), wrong(Defect::NoPlacement)),
-            (stored(Some((5, None, &[])), &[]), Some(last(5, "delete")), Some(9), Verdict::Deleted),
-            (stored(None, &[]), None, Some(9), Verdict::Absent),
-            (stored(None, &[]), Some(last(5, "delete")), Some(9), Verdict::Deleted),
-            (stored(None, &[]), Some(last(5, "index")), Some(9), Verdict::NotApplied { offset: 5 }),
-            (stored(None, &[]), Some(last(5, "index")), Some(5), Verdict::Behind { records: 1, offset: 5 }),
+            (stored(Some((5, None, &[])), &[]), Some(last(5, "delete")), Some(9), DocumentVerdict::Deleted),
+            (stored(None, &[]), None, Some(9), DocumentVerdict::Absent),
+            (stored(None, &[]), Some(last(5, "delete")), Some(9), DocumentVerdict::Deleted),
+            (stored(None, &[]), Some(last(5, "index")), Some(9), DocumentVerdict::NotApplied { offset: 5 }),
+            (
+                stored(None, &[]),
+                Some(last(5, "index")),
+                Some(5),
+                DocumentVerdict::Behind { records: 1, offset: 5 },
+            ),
         ];
         for (stored, last, committed, expected) in cases {
-            let progress = Progress { committed, end: Some(20) };
+            let progress = PartitionProgress { committed, end: Some(20) };
             let found = verdict(&stored, last.as_ref(), progress, Epoch::default());
             assert_eq!(found, expected, "{stored}, {last:?}, {committed:?}");
             assert!(!found.to_string().contains('\n'));
@@ -247,21 +259,24 @@ mod tests {
         let mut refused = stored(Some((5, Some("a"), &[])), &[("a", 1, Fit::Here)]);
         let ObservedPlacement::At(placement) = refused.placed else { unreachable!() };
         refused.placed = ObservedPlacement::At(placement.after_refusal());
-        let progress = Progress { committed: Some(6), end: None };
-        assert_eq!(verdict(&refused, None, progress, Epoch::default()), Verdict::Refused);
+        let progress = PartitionProgress { committed: Some(6), end: None };
+        assert_eq!(verdict(&refused, None, progress, Epoch::default()), DocumentVerdict::Refused);
     }
 
     #[test]
     fn only_states_that_need_nobody_are_right() {
         let right = [
-            Verdict::InPlace { geoshard: "b".to_owned() },
-            Verdict::Deleted,
-            Verdict::Absent,
-            Verdict::Refused,
+            DocumentVerdict::InPlace { geoshard: "b".to_owned() },
+            DocumentVerdict::Deleted,
+            DocumentVerdict::Absent,
+            DocumentVerdict::Refused,
         ];
-        assert!(right.iter().all(Verdict::is_right));
-        let others =
-            [Verdict::Moving, Verdict::NotApplied { offset: 1 }, Verdict::Behind { records: 2, offset: 3 }];
-        assert!(!others.iter().any(Verdict::is_right));
+        assert!(right.iter().all(DocumentVerdict::is_right));
+        let others = [
+            DocumentVerdict::Moving,
+            DocumentVerdict::NotApplied { offset: 1 },
+            DocumentVerdict::Behind { records: 2, offset: 3 },
+        ];
+        assert!(!others.iter().any(DocumentVerdict::is_right));
     }
 }

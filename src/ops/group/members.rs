@@ -8,7 +8,7 @@ use serde::Serialize;
 
 /// A member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Member {
+pub struct GroupMember {
     /// Kafka's name of it.
     pub member_id: String,
     /// `kafka.client_id`.
@@ -25,7 +25,7 @@ pub struct GroupSeen {
     /// Kafka's name of its state: Stable, Empty, PreparingRebalance.
     pub state: String,
     /// Its members.
-    pub members: Vec<Member>,
+    pub members: Vec<GroupMember>,
 }
 
 /// Describes `group`; an error in librdkafka's words if the broker does not.
@@ -44,14 +44,14 @@ pub(super) fn describe(
     }
     let members = found.members().iter().map(|member| {
         let assigned = member.assignment().and_then(assignment).unwrap_or_default();
-        Member {
+        GroupMember {
             member_id: member.id().to_owned(),
             client_id: member.client_id().to_owned(),
             host: member.client_host().trim_start_matches('/').to_owned(),
             partitions: assigned.get(topic).cloned().unwrap_or_default(),
         }
     });
-    let mut members: Vec<Member> = members.collect();
+    let mut members: Vec<GroupMember> = members.collect();
     members.sort_by(|a, b| (&a.partitions, &a.member_id).cmp(&(&b.partitions, &b.member_id)));
     Ok(GroupSeen { state: found.state().to_owned(), members })
 }

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tokio_util::sync::CancellationToken;
 
-pub use self::members::{GroupSeen, Member};
-pub use self::report::{LettersReport, MapsReport, Offsets, PartitionReport, Report};
+pub use self::members::{GroupMember, GroupSeen};
+pub use self::report::{GroupReport, LettersReport, MapsReport, Offsets, PartitionReport};
 pub use self::workers::WorkerSeen;
 use super::dead_letters::{LetterFilter, LettersError, read_letters};
 use super::records::{RecordsError, RecordsReader};
@@ -53,7 +53,7 @@ pub struct Question {
 
 /// Offsets at one moment.
 #[derive(Debug, Clone)]
-pub struct Sample {
+pub struct OffsetSample {
     at: Instant,
     offsets: BTreeMap<i32, Offsets>,
 }
@@ -62,7 +62,7 @@ pub struct Sample {
 struct KafkaSide {
     group: Result<GroupSeen, String>,
     facts: TopicFacts,
-    sample: Sample,
+    sample: OffsetSample,
     letters: Option<Result<LettersReport, String>>,
 }
 
@@ -130,9 +130,9 @@ impl Question {
     /// Asks everything. The trend is since `before`; without it, offsets are read twice, `pause` apart.
     pub async fn ask(
         &self,
-        before: Option<Sample>,
+        before: Option<OffsetSample>,
         pause: Duration,
-    ) -> Result<(Report, Sample), RecordsError> {
+    ) -> Result<(GroupReport, OffsetSample), RecordsError> {
         let before = match before {
             Some(before) => before,
             None => {
@@ -148,7 +148,7 @@ impl Question {
         let group = kafka.group.as_ref().ok();
         let addresses = workers::addresses(&self.workers, &self.config, group);
         let workers = workers::ask(&addresses, !self.workers.is_empty(), &self.config).await;
-        let report = Report::new(report::Inputs {
+        let report = GroupReport::new(report::Inputs {
             config: &self.config,
             group: kafka.group,
             facts: &kafka.facts,
@@ -164,7 +164,7 @@ impl Question {
     }
 
     /// Only the offsets.
-    async fn offsets(&self) -> Result<Sample, RecordsError> {
+    async fn offsets(&self) -> Result<OffsetSample, RecordsError> {
         let (config, stop) = (self.config.clone(), self.stop.clone());
         blocking(move || {
             let reader = RecordsReader::new(&config, &config.kafka.topic, stop)?;
@@ -240,7 +240,7 @@ impl Question {
     }
 }
 
-fn sample(reader: &RecordsReader, partitions: i32) -> Result<Sample, RecordsError> {
+fn sample(reader: &RecordsReader, partitions: i32) -> Result<OffsetSample, RecordsError> {
     // ⚠ Before the ends: a lag is never negative.
     let committed = reader.committed(0..partitions)?;
     let at = Instant::now();
@@ -250,7 +250,7 @@ fn sample(reader: &RecordsReader, partitions: i32) -> Result<Sample, RecordsErro
         Ok((partition, Offsets { begin: range.start, end: range.end, committed }))
     };
     let offsets: Result<_, RecordsError> = (0..partitions).map(one).collect();
-    Ok(Sample { at, offsets: offsets? })
+    Ok(OffsetSample { at, offsets: offsets? })
 }
 
 /// Counts of the newest dead letters.

@@ -86,7 +86,7 @@ pub struct LettersReport {
 
 /// The group.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Report {
+pub struct GroupReport {
     /// The topic.
     pub topic: String,
     /// The group.
@@ -133,7 +133,7 @@ pub(super) struct Inputs<'a> {
     pub letters: Option<Result<LettersReport, String>>,
 }
 
-impl Report {
+impl GroupReport {
     pub(super) fn new(inputs: Inputs<'_>) -> Self {
         let Inputs { config, group, facts, before, now, between, meta, health, workers, letters } = inputs;
         let seconds = between.as_secs_f64().max(1e-3);
@@ -328,7 +328,7 @@ fn counts(by_reason: &BTreeMap<String, u64>) -> String {
     by_reason.iter().map(|(reason, count)| format!("{count} {reason}")).collect::<Vec<_>>().join(", ")
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for GroupReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "group {} on topic {}, epoch {}: ", self.group, self.topic, self.epoch)?;
         match (&self.description, &self.group_error) {
@@ -402,7 +402,7 @@ impl fmt::Display for Report {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Member;
+    use super::super::GroupMember;
     use super::*;
 
     fn facts(partitions: i32) -> TopicFacts {
@@ -414,8 +414,8 @@ mod tests {
         Offsets { begin, end, committed: Some(committed) }
     }
 
-    fn member(partitions: &[i32]) -> Member {
-        Member {
+    fn member(partitions: &[i32]) -> GroupMember {
+        GroupMember {
             member_id: "m".to_owned(),
             client_id: "c".to_owned(),
             host: "h".to_owned(),
@@ -448,8 +448,8 @@ mod tests {
     }
 
     impl Case {
-        fn report(self) -> Report {
-            Report::new(Inputs {
+        fn report(self) -> GroupReport {
+            GroupReport::new(Inputs {
                 config: &Config::default(),
                 group: self.group,
                 facts: &facts(1),

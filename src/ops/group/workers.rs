@@ -162,11 +162,11 @@ async fn one(client: &reqwest::Client, url: &str, config: &Config) -> Result<Sta
 
 #[cfg(test)]
 mod tests {
-    use super::super::members::Member;
+    use super::super::members::GroupMember;
     use super::*;
 
     fn group(hosts: &[&str]) -> GroupSeen {
-        let member = |host: &&str| Member {
+        let member = |host: &&str| GroupMember {
             member_id: String::new(),
             client_id: String::new(),
             host: (*host).to_owned(),

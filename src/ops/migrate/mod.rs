@@ -23,7 +23,7 @@ use std::time::Duration;
 
 pub use crate::io::send::topic::TopicError;
 pub use error::MigrateError;
-pub use status::Status;
+pub use status::MigrationStatus;
 
 use crate::base::clock::{Clock, Instant};
 use crate::base::figures;

@@ -7,9 +7,9 @@ use crate::io::maps::{MapChangeStage, MapsState};
 
 /// What `geofold shards migrate --status` prints.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status(Vec<String>);
+pub struct MigrationStatus(Vec<String>);
 
-impl fmt::Display for Status {
+impl fmt::Display for MigrationStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.join("\n"))
     }
@@ -17,10 +17,10 @@ impl fmt::Display for Status {
 
 impl Migration {
     /// The state of the change.
-    pub async fn status(&self) -> Result<Status, MigrateError> {
+    pub async fn status(&self) -> Result<MigrationStatus, MigrateError> {
         let configured = self.configured.fingerprint();
         let Some(stored) = self.store().read().await? else {
-            return Ok(Status(vec![format!("one map: {configured}, as configured, never changed")]));
+            return Ok(MigrationStatus(vec![format!("one map: {configured}, as configured, never changed")]));
         };
         let record = stored.record;
         let mut lines = Vec::new();
@@ -63,6 +63,6 @@ impl Migration {
         } else {
             format!("not confirmed yet: {}", some_of(&behind))
         });
-        Ok(Status(lines))
+        Ok(MigrationStatus(lines))
     }
 }

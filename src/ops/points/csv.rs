@@ -7,7 +7,7 @@ use std::io::BufRead;
 
 use csv_core::{ReadRecordResult, Reader, ReaderBuilder, Terminator};
 
-use super::{Columns, MAX_LINE_BYTES, Place, PointsError, Row, RowProblem};
+use super::{Columns, MAX_LINE_BYTES, PointLocation, PointRow, PointsError, RowProblem};
 use crate::base::geo::GeoPoint;
 
 /// More columns are refused.
@@ -18,7 +18,7 @@ const SHOWN_COLUMNS: usize = 20;
 pub(super) fn read(
     input: impl BufRead,
     columns: &Columns,
-    each: &mut impl FnMut(Row<'_>) -> Result<(), RowProblem>,
+    each: &mut impl FnMut(PointRow<'_>) -> Result<(), RowProblem>,
 ) -> Result<u64, PointsError> {
     let mut records = Records::new(input);
     if !records.advance()? {
@@ -50,7 +50,7 @@ struct Wanted {
 
 impl Wanted {
     fn find<R: BufRead>(header: &mut Records<R>, columns: &Columns) -> Result<Self, RowProblem> {
-        let Place::Pair { lat, lon } = &columns.place else { return Err(RowProblem::NeedsPair) };
+        let PointLocation::Pair { lat, lon } = &columns.place else { return Err(RowProblem::NeedsPair) };
         let names: Vec<&str> =
             (0..header.fields).map(|index| header.field(index)).collect::<Result<_, _>>()?;
         let find = |column: &str| {
@@ -85,7 +85,7 @@ impl Wanted {
         record: &'r Records<R>,
         columns: &Columns,
         values: &mut [f64],
-    ) -> Result<Row<'r>, RowProblem> {
+    ) -> Result<PointRow<'r>, RowProblem> {
         if record.fields != self.fields {
             return Err(RowProblem::Fields { found: record.fields, expected: self.fields });
         }
@@ -93,13 +93,13 @@ impl Wanted {
             let text = record.field(index)?;
             text.parse::<f64>().map_err(|_| RowProblem::no_number(column, text))
         };
-        let Place::Pair { lat, lon } = &columns.place else { return Err(RowProblem::NeedsPair) };
+        let PointLocation::Pair { lat, lon } = &columns.place else { return Err(RowProblem::NeedsPair) };
         let point = GeoPoint::new(number(lat, self.lat)?, number(lon, self.lon)?)?;
         for ((value, column), &index) in values.iter_mut().zip(columns.weight.columns()).zip(&self.weights) {
             *value = number(column, index)?;
         }
         let id = self.id.map_or(Ok(""), |index| record.field(index))?;
-        Ok(Row { point, load: columns.weight.of(values)?, id })
+        Ok(PointRow { point, load: columns.weight.of(values)?, id })
     }
 }
 
@@ -219,7 +219,7 @@ mod tests {
             assert!(error.starts_with(says), "{value}: {error}");
         }
         assert!(csv("lat,lon\n1,2", "users", None).unwrap_err().contains("no column \"users\""));
-        let path = Place::Path(LocationPath::default());
+        let path = PointLocation::Path(LocationPath::default());
         assert!(rows(b"lat,lon\n1,2", path, "1", None).unwrap_err().contains("--lat and --lon"));
         assert!(rows(b"lat,lon,\xff\n1,2,3", pair(), "1", None).unwrap_err().contains("not UTF-8"));
     }

@@ -30,7 +30,7 @@ pub const MAX_LINE_BYTES: usize = 8 << 20;
 
 /// How rows are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Format {
+pub enum PointsFormat {
     /// Comma-separated, with a header.
     Csv,
     /// One JSON object a line.
@@ -39,7 +39,7 @@ pub enum Format {
 
 /// Where a row's point is.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Place {
+pub enum PointLocation {
     /// Where it usually is: `location` of a JSON object, `lat` and `lon` of a CSV row.
     Usual,
     /// In one field of a JSON object, in any form that a `geo_point` takes.
@@ -57,7 +57,7 @@ pub enum Place {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Columns {
     /// The point.
-    pub place: Place,
+    pub place: PointLocation,
     /// The load.
     pub weight: Weight,
     /// The track's id: a column, or a dotted path.
@@ -66,7 +66,7 @@ pub struct Columns {
 
 /// One row.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row<'a> {
+pub struct PointRow<'a> {
     /// Where.
     pub point: GeoPoint,
     /// How much; finite and not negative.
@@ -190,12 +190,12 @@ fn hint_at_columns(missing: &str, known: &str) -> String {
 
 impl Columns {
     /// With a place that is one.
-    fn of_format(&self, format: Format) -> Self {
+    fn of_format(&self, format: PointsFormat) -> Self {
         let mut columns = self.clone();
-        if columns.place == Place::Usual {
+        if columns.place == PointLocation::Usual {
             columns.place = match format {
-                Format::Csv => Place::Pair { lat: "lat".to_owned(), lon: "lon".to_owned() },
-                Format::Ndjson => Place::Path(LocationPath::default()),
+                PointsFormat::Csv => PointLocation::Pair { lat: "lat".to_owned(), lon: "lon".to_owned() },
+                PointsFormat::Ndjson => PointLocation::Path(LocationPath::default()),
             };
         }
         columns
@@ -206,9 +206,9 @@ impl Columns {
 /// decides: a JSON object begins with a brace.
 pub fn read<E: std::error::Error + Send + Sync + 'static>(
     mut input: impl BufRead,
-    format: Option<Format>,
+    format: Option<PointsFormat>,
     columns: &Columns,
-    mut each: impl FnMut(Row<'_>) -> Result<(), E>,
+    mut each: impl FnMut(PointRow<'_>) -> Result<(), E>,
 ) -> Result<u64, PointsError> {
     skip_byte_order_mark(&mut input)?;
     let format = match format {
@@ -216,10 +216,10 @@ pub fn read<E: std::error::Error + Send + Sync + 'static>(
         None => sniff(&mut input)?,
     };
     let columns = &columns.of_format(format);
-    let mut each = |row: Row<'_>| each(row).map_err(|error| RowProblem::Use(Box::new(error)));
+    let mut each = |row: PointRow<'_>| each(row).map_err(|error| RowProblem::Use(Box::new(error)));
     let rows = match format {
-        Format::Csv => csv::read(input, columns, &mut each)?,
-        Format::Ndjson => ndjson::read(input, columns, &mut each)?,
+        PointsFormat::Csv => csv::read(input, columns, &mut each)?,
+        PointsFormat::Ndjson => ndjson::read(input, columns, &mut each)?,
     };
     if rows == 0 { Err(PointsError::Empty) } else { Ok(rows) }
 }
@@ -232,9 +232,9 @@ fn skip_byte_order_mark(input: &mut impl BufRead) -> io::Result<()> {
     Ok(())
 }
 
-fn sniff(input: &mut impl BufRead) -> io::Result<Format> {
+fn sniff(input: &mut impl BufRead) -> io::Result<PointsFormat> {
     let first = input.fill_buf()?.iter().find(|byte| !byte.is_ascii_whitespace());
-    Ok(if first == Some(&b'{') { Format::Ndjson } else { Format::Csv })
+    Ok(if first == Some(&b'{') { PointsFormat::Ndjson } else { PointsFormat::Csv })
 }
 
 #[cfg(test)]
@@ -243,16 +243,21 @@ mod tests {
 
     use super::*;
 
-    pub(super) fn pair() -> Place {
-        Place::Pair { lat: "lat".to_owned(), lon: "lon".to_owned() }
+    pub(super) fn pair() -> PointLocation {
+        PointLocation::Pair { lat: "lat".to_owned(), lon: "lon".to_owned() }
     }
 
     pub(super) type Rows = Vec<(f64, f64, f64, String)>;
 
-    pub(super) fn rows(input: &[u8], place: Place, weight: &str, id: Option<&str>) -> Result<Rows, String> {
+    pub(super) fn rows(
+        input: &[u8],
+        place: PointLocation,
+        weight: &str,
+        id: Option<&str>,
+    ) -> Result<Rows, String> {
         let columns = Columns { place, weight: weight.parse().unwrap(), id: id.map(str::to_owned) };
         let mut rows = Vec::new();
-        let keep = |row: Row<'_>| {
+        let keep = |row: PointRow<'_>| {
             rows.push((row.point.lat(), row.point.lon(), row.load, row.id.to_owned()));
             Ok::<_, Infallible>(())
         };
@@ -284,7 +289,7 @@ mod tests {
     fn the_usual_place_depends_on_the_format() {
         let expected = Ok(vec![(1.0, 2.0, 1.0, String::new())]);
         for text in ["lon,lat\n2,1", "{\"location\": \"1,2\"}"] {
-            assert_eq!(rows(text.as_bytes(), Place::Usual, "1", None), expected, "{text:?}");
+            assert_eq!(rows(text.as_bytes(), PointLocation::Usual, "1", None), expected, "{text:?}");
         }
     }
 
@@ -308,7 +313,7 @@ mod tests {
     #[test]
     fn error_of_the_callback_is_returned() {
         let columns = Columns { place: pair(), weight: Weight::default(), id: None };
-        let full = |_: Row<'_>| Err(io::Error::other("full"));
+        let full = |_: PointRow<'_>| Err(io::Error::other("full"));
         let error = read(&b"lat,lon\n1,2\n"[..], None, &columns, full).unwrap_err();
         assert_eq!(error.to_string(), "line 2: full");
     }

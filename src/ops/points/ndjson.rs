@@ -5,13 +5,13 @@ use std::io::{BufRead, Read};
 
 use serde_json::Value;
 
-use super::{Columns, Format, MAX_LINE_BYTES, Place, PointsError, Row, RowProblem};
+use super::{Columns, MAX_LINE_BYTES, PointLocation, PointRow, PointsError, PointsFormat, RowProblem};
 use crate::base::geo::GeoPoint;
 
 pub(super) fn read(
     mut input: impl BufRead,
     columns: &Columns,
-    each: &mut impl FnMut(Row<'_>) -> Result<(), RowProblem>,
+    each: &mut impl FnMut(PointRow<'_>) -> Result<(), RowProblem>,
 ) -> Result<u64, PointsError> {
     let mut line = Vec::new();
     let (mut number, mut rows) = (0, 0);
@@ -37,16 +37,16 @@ pub(super) fn read(
 pub fn document(
     json: &[u8],
     columns: &Columns,
-    each: &mut impl FnMut(Row<'_>) -> Result<(), RowProblem>,
+    each: &mut impl FnMut(PointRow<'_>) -> Result<(), RowProblem>,
 ) -> Result<(), RowProblem> {
     let located = match &columns.place {
-        Place::Usual => return document(json, &columns.of_format(Format::Ndjson), each),
-        Place::Path(path) => {
+        PointLocation::Usual => return document(json, &columns.of_format(PointsFormat::Ndjson), each),
+        PointLocation::Path(path) => {
             let point =
                 path.locate(json).map_err(|error| RowProblem::Location { path: path.to_string(), error })?;
             Some(point)
         }
-        Place::Pair { .. } => None,
+        PointLocation::Pair { .. } => None,
     };
     // A location alone is found without building values of the rest.
     let needs_values = located.is_none() || columns.id.is_some() || columns.weight.columns().next().is_some();
@@ -58,8 +58,10 @@ pub fn document(
     };
     let point = match (&columns.place, located) {
         (_, Some(point)) => point,
-        (Place::Pair { lat, lon }, None) => GeoPoint::new(number(&object, lat)?, number(&object, lon)?)?,
-        (Place::Usual | Place::Path(_), None) => {
+        (PointLocation::Pair { lat, lon }, None) => {
+            GeoPoint::new(number(&object, lat)?, number(&object, lon)?)?
+        }
+        (PointLocation::Usual | PointLocation::Path(_), None) => {
             return Err(RowProblem::Missing { what: "location", path: String::new() });
         }
     };
@@ -74,7 +76,7 @@ pub fn document(
             _ => return Err(RowProblem::Missing { what: "text or number", path: path.clone() }),
         },
     };
-    each(Row { point, load, id: &id })
+    each(PointRow { point, load, id: &id })
 }
 
 fn number(object: &Value, path: &str) -> Result<f64, RowProblem> {
@@ -102,8 +104,8 @@ mod tests {
     use super::*;
     use crate::core::decode::LocationPath;
 
-    fn location() -> Place {
-        Place::Path(LocationPath::default())
+    fn location() -> PointLocation {
+        PointLocation::Path(LocationPath::default())
     }
 
     #[test]

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::{Columns, Place, Row, RowProblem, document};
+use super::{Columns, PointLocation, PointRow, RowProblem, document};
 use crate::io::elastic::Elastic;
 use crate::io::elastic::scan::{IndexScan, ScanError, ScanOptions};
 
@@ -42,9 +42,9 @@ impl Columns {
     /// The needed fields of a document.
     fn fields(&self) -> Vec<String> {
         let place = match &self.place {
-            Place::Usual => vec!["location".to_owned()],
-            Place::Path(path) => vec![path.to_string()],
-            Place::Pair { lat, lon } => vec![lat.clone(), lon.clone()],
+            PointLocation::Usual => vec!["location".to_owned()],
+            PointLocation::Path(path) => vec![path.to_string()],
+            PointLocation::Pair { lat, lon } => vec![lat.clone(), lon.clone()],
         };
         place.into_iter().chain(self.weight.columns().map(str::to_owned)).chain(self.id.clone()).collect()
     }
@@ -57,7 +57,7 @@ pub async fn scan<E: std::error::Error + Send + Sync + 'static>(
     indices: &[String],
     columns: &Columns,
     timeout: Duration,
-    mut each: impl FnMut(Row<'_>) -> Result<(), E>,
+    mut each: impl FnMut(PointRow<'_>) -> Result<(), E>,
     mut seen: impl FnMut(u64),
 ) -> Result<Scanned, ScanPointsError> {
     if let Some(bad) = indices.iter().find(|name| !is_name(name)) {
@@ -66,7 +66,7 @@ pub async fn scan<E: std::error::Error + Send + Sync + 'static>(
     let options = ScanOptions { page: PAGE, timeout, fields: columns.fields(), query: None };
     let mut scan = IndexScan::open(elastic, indices, options).await?;
     let mut scanned = Scanned::default();
-    let mut each = |row: Row<'_>| each(row).map_err(|error| RowProblem::Use(Box::new(error)));
+    let mut each = |row: PointRow<'_>| each(row).map_err(|error| RowProblem::Use(Box::new(error)));
     let result = loop {
         let page = match scan.next().await {
             Ok(page) if page.is_empty() => break Ok(()),
@@ -158,9 +158,9 @@ mod tests {
 
         let path = crate::core::decode::LocationPath::new("at").unwrap();
         let weight = "0.5 + stats.users".parse().unwrap();
-        let columns = Columns { place: Place::Path(path), weight, id: None };
+        let columns = Columns { place: PointLocation::Path(path), weight, id: None };
         let (mut points, mut load, mut told) = (0_usize, 0.0, 0);
-        let add = |row: Row<'_>| {
+        let add = |row: PointRow<'_>| {
             points += 1;
             load += row.load;
             Ok::<_, Infallible>(())
@@ -172,7 +172,7 @@ mod tests {
         assert!(scanned.why.is_some());
         assert_eq!((points, load), (all, 2.5 * all as f64));
 
-        let full = |_: Row<'_>| Err(std::io::Error::other("full"));
+        let full = |_: PointRow<'_>| Err(std::io::Error::other("full"));
         let ended = scan(&elastic, &names, &columns, SOON, full, |_| {}).await.unwrap_err();
         assert_eq!(ended.to_string(), "full");
         for bad in ["", "_all", "a/b", "a?x", "A"] {
