@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The last counts.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Counted {
+pub struct CountedDocuments {
     /// When Elasticsearch told, and how many by geoshard; one that it did not name is not there.
     pub documents: Option<(Instant, BTreeMap<ShardId, u64>)>,
     /// Why the last question brought no answer.
@@ -42,7 +42,7 @@ pub struct DocumentCounts {
 #[derive(Debug, Default)]
 struct State {
     last_look: Option<Instant>,
-    counted: Counted,
+    counted: CountedDocuments,
 }
 
 impl DocumentCounts {
@@ -52,7 +52,7 @@ impl DocumentCounts {
     }
 
     /// The last counts; wakes the counting task.
-    pub fn look(&self) -> Counted {
+    pub fn look(&self) -> CountedDocuments {
         let mut state = self.state();
         state.last_look = Some(self.clock.now());
         self.looked.notify_one();
@@ -86,7 +86,8 @@ impl DocumentCounts {
         let mut state = self.state();
         match answer {
             Ok(documents) => {
-                state.counted = Counted { documents: Some((self.clock.now(), documents)), problem: None };
+                state.counted =
+                    CountedDocuments { documents: Some((self.clock.now(), documents)), problem: None };
             }
             Err(problem) => state.counted.problem = Some(problem),
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
-use super::status::{Counters, Partition, State, StatusSource};
+use super::status::{PageCounters, PartitionRow, PartitionState, StatusSource};
 
 const EVERY: Duration = Duration::from_secs(60);
 
@@ -28,7 +28,12 @@ struct Minute {
 }
 
 impl Minute {
-    fn between(before: &Counters, now: &Counters, passed: Duration, partitions: &[Partition]) -> Self {
+    fn between(
+        before: &PageCounters,
+        now: &PageCounters,
+        passed: Duration,
+        partitions: &[PartitionRow],
+    ) -> Self {
         let per_second = |now: u64, before: u64| {
             let rate = now.saturating_sub(before) as f64 / passed.as_secs_f64().max(1.0);
             (rate * 10.0).round() / 10.0
@@ -44,7 +49,7 @@ impl Minute {
             lag: partitions.iter().filter_map(|one| one.lag).sum(),
             oldest_dirty: (oldest_dirty * 10.0).round() / 10.0,
             partitions: partitions.len(),
-            stopped: partitions.iter().filter(|one| one.state == State::Stopped).count(),
+            stopped: partitions.iter().filter(|one| one.state == PartitionState::Stopped).count(),
         }
     }
 
@@ -90,8 +95,8 @@ mod tests {
     use super::*;
     use crate::support::telemetry::events::tests::lines_of;
 
-    fn partition(state: State, lag: Option<i64>, oldest_dirty_seconds: f64) -> Partition {
-        Partition {
+    fn partition(state: PartitionState, lag: Option<i64>, oldest_dirty_seconds: f64) -> PartitionRow {
+        PartitionRow {
             partition: 0,
             state,
             lag,
@@ -107,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_minute_has_rates_of_what_was_done_and_what_is_left() {
-        let counters = |records, indexed, folded, moves, retries, dead_letters| Counters {
+        let counters = |records, indexed, folded, moves, retries, dead_letters| PageCounters {
             records,
             indexed,
             folded,
@@ -117,9 +122,9 @@ mod tests {
         };
         let (before, now) = (counters(100, 50, 10, 5, 7, 1), counters(6_100, 3_050, 2_410, 11, 9, 1));
         let partitions = [
-            partition(State::Running, Some(40), 0.26),
-            partition(State::Stopped, Some(2), 31.04),
-            partition(State::Starting, None, 0.0),
+            partition(PartitionState::Running, Some(40), 0.26),
+            partition(PartitionState::Stopped, Some(2), 31.04),
+            partition(PartitionState::Starting, None, 0.0),
         ];
         let minute = Minute::between(&before, &now, EVERY, &partitions);
         let line = lines_of(tracing::Level::INFO, || minute.log());

@@ -3,7 +3,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `mod.rs` | the routes |
-//! | `status.rs` | [`Status`](status::Status): what the worker does now, as one value |
+//! | `status.rs` | [`WorkerStatus`](status::WorkerStatus): what the worker does now, as one value |
 //! | `page/` | the same as an HTML page with a map |
 //! | `minute.rs` | the same as a line in the log, once a minute |
 //! | `cover.rs` | which geoshards a search has to ask |

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use super::document_counts::{Counted, DocumentCounts};
+use super::document_counts::{CountedDocuments, DocumentCounts};
 use crate::base::clock::{Clock, Instant};
 use crate::geoshard::cities::largest_cities;
 use crate::geoshard::map::GeoshardMap;
@@ -129,7 +129,7 @@ impl StatusSource {
     }
 
     /// The current status. Counts as viewing the document counts.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> WorkerStatus {
         let map = self.shown().map.clone();
         let missing = self.health.missing();
         let partitions = self.partitions();
@@ -137,7 +137,7 @@ impl StatusSource {
             Alive::Yes => None,
             Alive::Silent(silence) => Some(silence.as_secs()),
         };
-        Status {
+        WorkerStatus {
             time_ms: unix_millis(SystemTime::now()),
             uptime_seconds: self.clock.now().since(self.started).as_secs_f64(),
             worker: self.worker.clone(),
@@ -151,35 +151,35 @@ impl StatusSource {
             outcomes: counts(self.metrics.read_outcomes()),
             retries: counts(self.metrics.read_retries()),
             dead_letters: counts(self.metrics.read_dead_letters()),
-            elasticsearch: Elasticsearch {
+            elasticsearch: ElasticsearchStatus {
                 requests: self.metrics.read_requests().into_iter().map(Requests::new).collect(),
                 permits: self.metrics.elasticsearch_permits.get(),
                 permits_in_use: self.metrics.elasticsearch_permits_in_use.get(),
                 waiting: self.metrics.elasticsearch_requests_waiting.get(),
             },
-            memory: Memory {
+            memory: MemoryStatus {
                 held_bytes: self.metrics.held_bytes.get(),
                 limit_bytes: self.metrics.held_bytes_limit.get(),
             },
             partitions,
             limits: (self.limits)().into_iter().map(Limit::new).collect(),
-            documents: Documents::new(&map, self.counts.look(), self.clock.now()),
+            documents: ShardDocuments::new(&map, self.counts.look(), self.clock.now()),
             recent: self.recent.events(),
         }
     }
 
-    pub(super) fn partitions(&self) -> Vec<Partition> {
+    pub(super) fn partitions(&self) -> Vec<PartitionRow> {
         let statuses: HashMap<i32, PartitionStatus> =
             self.partition_status.borrow().iter().map(|status| (status.partition, *status)).collect();
         let partition = |reading: crate::support::telemetry::reading::PartitionReading| {
             let status = statuses.get(&reading.partition);
             let state = match (reading.stopped, status) {
-                (true, _) => State::Stopped,
-                (false, Some(status)) if status.paused => State::Paused,
-                (false, Some(_)) => State::Running,
-                (false, None) => State::Starting,
+                (true, _) => PartitionState::Stopped,
+                (false, Some(status)) if status.paused => PartitionState::Paused,
+                (false, Some(_)) => PartitionState::Running,
+                (false, None) => PartitionState::Starting,
             };
-            Partition {
+            PartitionRow {
                 partition: reading.partition,
                 state,
                 lag: status.and_then(|status| status.lag()),
@@ -195,12 +195,12 @@ impl StatusSource {
         self.metrics.read_partitions().into_iter().map(partition).collect()
     }
 
-    pub(super) fn counters(&self) -> Counters {
+    pub(super) fn counters(&self) -> PageCounters {
         let outcomes = self.metrics.read_outcomes();
         let count = |wanted: OutcomeLabel| {
             outcomes.iter().find(|(name, _)| *name == wanted.as_str()).map_or(0, |(_, count)| *count)
         };
-        Counters {
+        PageCounters {
             records: self.metrics.read_records(),
             indexed: count(OutcomeLabel::Indexed),
             folded: count(OutcomeLabel::Folded),
@@ -213,7 +213,7 @@ impl StatusSource {
 
 /// See the file's first lines.
 #[derive(Debug, Clone, Serialize)]
-pub struct Status {
+pub struct WorkerStatus {
     /// Now, in milliseconds since 1970.
     pub time_ms: u64,
     /// Seconds since the worker started.
@@ -233,7 +233,7 @@ pub struct Status {
     /// Records from watermark to end, of all owned partitions where it is known.
     pub lag: i64,
     /// Values that change with load.
-    pub counters: Counters,
+    pub counters: PageCounters,
     /// Records that came to their end, by outcome.
     pub outcomes: Vec<Count>,
     /// Operations sent again, by reason.
@@ -241,15 +241,15 @@ pub struct Status {
     /// Dead letters, by reason.
     pub dead_letters: Vec<Count>,
     /// Requests.
-    pub elasticsearch: Elasticsearch,
+    pub elasticsearch: ElasticsearchStatus,
     /// Held bytes.
-    pub memory: Memory,
+    pub memory: MemoryStatus,
     /// The partitions owned now.
-    pub partitions: Vec<Partition>,
+    pub partitions: Vec<PartitionRow>,
     /// Followed keys with the values in force.
     pub limits: Vec<Limit>,
     /// Documents of each geoshard.
-    pub documents: Documents,
+    pub documents: ShardDocuments,
     /// The last warnings and errors, the newest first.
     pub recent: Vec<RecentEvent>,
 }
@@ -303,7 +303,7 @@ fn counts(counters: impl IntoIterator<Item = (impl Into<String>, u64)>) -> Vec<C
 
 /// Counters whose rates the page shows.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct Counters {
+pub struct PageCounters {
     /// Records read.
     pub records: u64,
     /// Records written to a geoshard.
@@ -320,7 +320,7 @@ pub struct Counters {
 
 /// Requests to Elasticsearch.
 #[derive(Debug, Clone, Serialize)]
-pub struct Elasticsearch {
+pub struct ElasticsearchStatus {
     /// By kind.
     pub requests: Vec<Requests>,
     /// Maximum concurrent requests.
@@ -375,7 +375,7 @@ fn quantile(buckets: &[(f64, u64)], q: f64) -> Option<f64> {
 
 /// Bytes of records and folds.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct Memory {
+pub struct MemoryStatus {
     /// Held now.
     pub held_bytes: i64,
     /// Where fetching stops.
@@ -385,7 +385,7 @@ pub struct Memory {
 /// How a partition does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum PartitionState {
     /// Assigned a moment ago.
     Starting,
     /// Records are fetched.
@@ -396,7 +396,7 @@ pub enum State {
     Stopped,
 }
 
-impl State {
+impl PartitionState {
     /// One word, also the name of its colour on the page.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -410,11 +410,11 @@ impl State {
 
 /// An owned partition.
 #[derive(Debug, Clone, Serialize)]
-pub struct Partition {
+pub struct PartitionRow {
     /// Its number.
     pub partition: i32,
     /// How it does.
-    pub state: State,
+    pub state: PartitionState,
     /// Records from the watermark to the partition's end; `None` until both are known.
     pub lag: Option<i64>,
     /// The offset that may be committed.
@@ -435,7 +435,7 @@ pub struct Partition {
 
 /// Documents of each geoshard, as Elasticsearch told.
 #[derive(Debug, Clone, Serialize)]
-pub struct Documents {
+pub struct ShardDocuments {
     /// Seconds since Elasticsearch told; `None` if it has not.
     pub age_seconds: Option<f64>,
     /// Why the last question brought no answer.
@@ -472,9 +472,9 @@ pub struct Shard {
     pub class: Option<u64>,
 }
 
-impl Documents {
-    fn new(map: &GeoshardMap, counted: Counted, now: Instant) -> Self {
-        let Counted { documents, problem } = counted;
+impl ShardDocuments {
+    fn new(map: &GeoshardMap, counted: CountedDocuments, now: Instant) -> Self {
+        let CountedDocuments { documents, problem } = counted;
         let (at, counts) = documents.unzip();
         let counts = counts.unwrap_or_default();
         let step = nice_step(counts.values().copied().max().unwrap_or_default());

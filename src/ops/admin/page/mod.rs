@@ -1,4 +1,4 @@
-//! The status page: a [`Status`] as one HTML page that needs nothing else, not even JavaScript.
+//! The status page: a [`WorkerStatus`] as one HTML page that needs nothing else, not even JavaScript.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -16,7 +16,7 @@ use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
 use self::format::{Text, bytes, known, millis, number, rate, seconds, short};
-use super::status::{Count, Counters, Documents, Partition, Requests, Status};
+use super::status::{Count, PageCounters, PartitionRow, Requests, ShardDocuments, WorkerStatus};
 use crate::geoshard::picture::{LAND, Label, MapDrawing};
 
 const STYLE: &str = include_str!("page.css");
@@ -27,7 +27,7 @@ pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'unsafe
      script-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// The whole page.
-pub fn render(status: &Status, drawing: &MapDrawing) -> String {
+pub fn render(status: &WorkerStatus, drawing: &MapDrawing) -> String {
     let title = if status.ready { "ready" } else { "not ready" };
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
@@ -55,7 +55,7 @@ const FOOTER: &str = "<footer>\
     <a href=\"/readyz\">/readyz</a> <a href=\"/healthz\">/healthz</a> \
     <a href=\"/shards/cover?polygon=0,0;0,1;1,1\">/shards/cover</a></footer>\n";
 
-fn header(status: &Status) -> String {
+fn header(status: &WorkerStatus) -> String {
     let worker = &status.worker;
     let (state, word) = match (status.silent_seconds, status.ready) {
         (Some(_), _) => ("stopped", "not alive"),
@@ -84,8 +84,8 @@ fn header(status: &Status) -> String {
     )
 }
 
-fn tiles(status: &Status) -> String {
-    let Counters { records, indexed, folded, moves, retries, dead_letters } = status.counters;
+fn tiles(status: &WorkerStatus) -> String {
+    let PageCounters { records, indexed, folded, moves, retries, dead_letters } = status.counters;
     let counters = [
         ("Records in", "records", records),
         ("Indexed", "indexed", indexed),
@@ -141,7 +141,7 @@ fn spark(path: &str) -> String {
     format!("<dd class=\"spark\" data-spark=\"{path}\"></dd>")
 }
 
-fn map_section(status: &Status, drawing: &MapDrawing) -> String {
+fn map_section(status: &WorkerStatus, drawing: &MapDrawing) -> String {
     let documents = &status.documents;
     let legend: String = documents
         .scale
@@ -177,7 +177,7 @@ fn map_section(status: &Status, drawing: &MapDrawing) -> String {
 }
 
 /// One-line summary of the map; the same as in `page.js`.
-fn summary(documents: &Documents) -> String {
+fn summary(documents: &ShardDocuments) -> String {
     let problem = documents.problem.as_ref().map_or_else(String::new, |problem| format!(" · {problem}"));
     let (Some(total), Some(age)) = (documents.total, documents.age_seconds) else {
         return format!("{} geoshards, documents unknown{problem}", documents.shards.len());
@@ -189,7 +189,7 @@ fn summary(documents: &Documents) -> String {
     format!("{count} geoshards, {total} documents{fullest} · counted {age} ago{problem}")
 }
 
-fn svg(documents: &Documents, drawing: &MapDrawing) -> String {
+fn svg(documents: &ShardDocuments, drawing: &MapDrawing) -> String {
     let mut shards = String::new();
     for (shard, path) in documents.shards.iter().zip(&drawing.shards) {
         let class = shard.class.map_or_else(|| "none".to_owned(), |class| format!("q{class}"));
@@ -231,7 +231,7 @@ fn svg(documents: &Documents, drawing: &MapDrawing) -> String {
     )
 }
 
-fn partitions(partitions: &[Partition]) -> String {
+fn partitions(partitions: &[PartitionRow]) -> String {
     let columns = [
         ("Partition", "partition", "id"),
         ("State", "state", "state"),
@@ -264,7 +264,7 @@ fn partitions(partitions: &[Partition]) -> String {
     )
 }
 
-fn elasticsearch(status: &Status) -> String {
+fn elasticsearch(status: &WorkerStatus) -> String {
     let elasticsearch = &status.elasticsearch;
     let columns = [
         ("Request", "kind", "text"),
@@ -297,7 +297,7 @@ fn elasticsearch(status: &Status) -> String {
     )
 }
 
-fn records(status: &Status) -> String {
+fn records(status: &WorkerStatus) -> String {
     let outcome_columns = [("Outcome", "name", "word"), ("Records", "count", "number")];
     let outcomes =
         status.outcomes.iter().map(|Count { name, count }| vec![name.replace('_', " "), number(count)]);
@@ -310,7 +310,7 @@ fn records(status: &Status) -> String {
     )
 }
 
-fn limits(status: &Status) -> String {
+fn limits(status: &WorkerStatus) -> String {
     let columns = [("Key", "key", "text"), ("Value", "value", "text")];
     let rows = status.limits.iter().map(|limit| vec![limit.key.clone(), limit.value.clone()]);
     format!(
@@ -320,7 +320,7 @@ fn limits(status: &Status) -> String {
     )
 }
 
-fn recent(status: &Status) -> String {
+fn recent(status: &WorkerStatus) -> String {
     let columns = [
         ("Time", "time_ms", "time"),
         ("Level", "level", "level"),
