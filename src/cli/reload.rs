@@ -82,13 +82,13 @@ impl InForce {
 }
 
 /// Follows changes of the configuration.
-pub(super) struct Follower {
+pub(super) struct ConfigFollower {
     /// The path of the file.
     pub args: ConfigArgs,
     /// The configuration in force.
     pub running: Config,
     /// State of the configuration file.
-    pub file: Watched,
+    pub file: WatchedFile,
     /// Switches the log filter.
     pub filter: FilterSwitch,
     /// What only a worker follows.
@@ -104,7 +104,7 @@ pub(super) struct OfWorker {
     /// The maps that may be configured.
     pub maps: MapsReader,
     /// State of the map file.
-    pub map_file: Watched,
+    pub map_file: WatchedFile,
 }
 
 /// Starts a long-running command: reads the configuration, sets up logging, and follows changes.
@@ -115,10 +115,10 @@ pub(super) async fn begin(
 ) -> Result<Config, Failure> {
     // From here on SIGHUP does not end the process.
     let hang_ups = signals::hang_ups()?;
-    let file = Watched::new(digest(&args.config).await);
+    let file = WatchedFile::new(digest(&args.config).await);
     let running = args.load()?;
     let Logging { filter, .. } = logging::start(&running)?;
-    let follower = Follower { args, running: running.clone(), file, filter, worker: None, metrics };
+    let follower = ConfigFollower { args, running: running.clone(), file, filter, worker: None, metrics };
     follower.start(hang_ups, supervisor);
     Ok(running)
 }
@@ -132,7 +132,7 @@ struct Usable {
     waiting: Vec<String>,
 }
 
-impl Follower {
+impl ConfigFollower {
     /// Follows changes until the process ends.
     pub(super) fn start(self, hang_ups: Signal, supervisor: &Supervisor) {
         // Runs until the process ends.
@@ -269,14 +269,14 @@ pub(super) async fn digest(path: &Path) -> Option<u64> {
 
 /// State of a polled file.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(super) struct WatchedFile {
     /// The content last read, whether accepted or refused.
     used: Option<u64>,
     /// The content at the last poll.
     seen: Option<u64>,
 }
 
-impl Watched {
+impl WatchedFile {
     /// A file that was read with this content.
     pub(super) fn new(used: Option<u64>) -> Self {
         Self { used, seen: used }
@@ -327,7 +327,7 @@ mod tests {
 
     #[test]
     fn content_is_read_once_after_two_equal_polls() {
-        let mut file = Watched::new(Some(1));
+        let mut file = WatchedFile::new(Some(1));
         assert!(!file.look(Some(1), false));
         assert!(!file.look(Some(2), false), "may be half-written");
         assert!(!file.look(Some(3), false), "it was half-written");
@@ -339,17 +339,17 @@ mod tests {
 
     #[test]
     fn missing_file_changes_nothing() {
-        let mut file = Watched::new(Some(1));
+        let mut file = WatchedFile::new(Some(1));
         assert!(!file.look(None, false) && !file.look(None, false));
         assert!(!file.look(Some(1), false) && !file.look(Some(1), false));
-        let mut file = Watched::new(None);
+        let mut file = WatchedFile::new(None);
         assert!(!file.look(Some(1), false));
         assert!(file.look(Some(1), false));
     }
 
     #[test]
     fn content_read_on_sighup_is_not_read_by_polling() {
-        let mut file = Watched::new(Some(1));
+        let mut file = WatchedFile::new(Some(1));
         assert!(!file.look(Some(2), false));
         assert!(file.look(Some(2), true));
         assert!(!file.look(Some(2), false) && !file.look(Some(2), false));

@@ -9,7 +9,7 @@ use clap::Args;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::reload::{self, Follower, InForce, OfWorker, Readers, Watched};
+use super::reload::{self, ConfigFollower, InForce, OfWorker, Readers, WatchedFile};
 use super::{ConfigArgs, Failure, connect, logging, signals};
 use crate::core::mover::Rules;
 use crate::io::elastic::Elastic;
@@ -59,9 +59,9 @@ pub(super) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     args.sabotage.into_iter().for_each(crate::base::sabotage::choose);
     // From here on SIGHUP does not end the process.
     let hang_ups = signals::hang_ups()?;
-    let file = Watched::new(reload::digest(&args.config.config).await);
+    let file = WatchedFile::new(reload::digest(&args.config.config).await);
     let config = args.config.load()?;
-    let map_file = Watched::new(reload::digest(&config.geoshards.map).await);
+    let map_file = WatchedFile::new(reload::digest(&config.geoshards.map).await);
     let Logging { recent, filter } = logging::start(&config)?;
     let stop = signals::stop_on_signal()?;
     let traces = Traces::from_env(&config.kafka.topic, &config.kafka.group_id).map_err(Failure::usage)?;
@@ -92,7 +92,7 @@ pub(super) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         clock.clone(),
         metrics.maps.clone(),
     );
-    let follower = Follower {
+    let follower = ConfigFollower {
         args: args.config,
         running: config.clone(),
         file,

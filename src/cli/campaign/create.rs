@@ -30,7 +30,7 @@ use crate::support::config::{ByteSize, Config};
 /// it is shown as broken, and `cancel` and `remove` delete it. Prints the campaign's number.
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("which").required(true).args(["from", "shard", "all", "query", "map_diff"]))]
-pub(super) struct CreateArgs {
+pub(super) struct CreateCampaignArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// Action for each document: touch places it again, refeed reads it again from the source of truth ([source]),
@@ -99,7 +99,7 @@ impl From<ActionArg> for CampaignAction {
 /// Maximum length of a campaign's name, in bytes.
 const MAX_NAME_BYTES: usize = 200;
 
-pub(super) async fn create(args: CreateArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn create(args: CreateCampaignArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     let stop = signals::stop_on_signal_or_hang_up()?;
     let action = CampaignAction::from(args.action);
@@ -186,7 +186,7 @@ fn list(path: &Path) -> Result<Box<dyn BufRead + Send>, Failure> {
 }
 
 /// The selection to read from Elasticsearch, if any, and its description.
-fn which(args: &CreateArgs, config: &Config) -> Result<(Option<Selection>, String), Failure> {
+fn which(args: &CreateCampaignArgs, config: &Config) -> Result<(Option<Selection>, String), Failure> {
     if args.all {
         return Ok((Some(Selection::All), "all documents".to_owned()));
     }

@@ -29,10 +29,10 @@ pub(super) struct CampaignArgs {
 
 #[derive(Debug, Subcommand)]
 enum CampaignCommand {
-    Create(Box<create::CreateArgs>),
-    Run(run::RunArgs),
+    Create(Box<create::CreateCampaignArgs>),
+    Run(run::RunCampaignArgs),
     Watch(run::WatchArgs),
-    Status(show::StatusArgs),
+    Status(show::CampaignStatusArgs),
     List(show::ListArgs),
     /// Pause: no more chunks are handed out; current ones are finished.
     Pause(OneArgs),

@@ -41,7 +41,7 @@ const MEMORY: usize = 64 << 20;
 /// expires, another run sends the chunk again. Exit code 0: done without failures; 1: ids failed (see `campaign
 /// status`, `campaign retry`), cancelled, or this run was stopped; 2: no such campaign.
 #[derive(Debug, Args)]
-pub(super) struct RunArgs {
+pub(super) struct RunCampaignArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// The campaign's number.
@@ -60,7 +60,7 @@ pub(super) struct WatchArgs {
     config: ConfigArgs,
 }
 
-pub(super) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn run(args: RunCampaignArgs) -> Result<ExitCode, Failure> {
     let is_terminal = stderr().is_terminal();
     let (supervisor, mut lost) = Supervisor::new();
     let (config, stop) = match is_terminal {

@@ -14,7 +14,7 @@ use crate::ops::campaign::store::{CampaignStatus, Failed};
 
 /// Show progress, rate, estimated end and failures. Without ID: all unfinished campaigns.
 #[derive(Debug, Args)]
-pub(super) struct StatusArgs {
+pub(super) struct CampaignStatusArgs {
     #[command(flatten)]
     config: ConfigArgs,
     /// The campaign's number.
@@ -37,7 +37,7 @@ pub(super) struct ListArgs {
     json: bool,
 }
 
-pub(super) async fn status(args: StatusArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn status(args: CampaignStatusArgs) -> Result<ExitCode, Failure> {
     let store = open(&args.config.load()?).await?;
     let statuses = match args.id {
         Some(id) => vec![store.status(id).await.map_err(refused)?],

@@ -11,12 +11,12 @@ use crate::io::indices;
 /// Create missing indices: one per geoshard and two internal ones. Existing indices are never changed; differences from
 /// the requirements (exit code 1) or from the index template are reported.
 #[derive(Debug, Args)]
-pub(super) struct CreateArgs {
+pub(super) struct CreateShardsArgs {
     #[command(flatten)]
     config: ConfigArgs,
 }
 
-pub(super) async fn create(args: CreateArgs) -> Result<ExitCode, Failure> {
+pub(super) async fn create(args: CreateShardsArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     let (elastic, wanted) = (connect::elasticsearch(&config)?, connect::wanted_indices(&config)?);
     let prefix = &config.elasticsearch.prefix;

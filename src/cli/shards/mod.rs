@@ -31,7 +31,7 @@ enum ShardsCommand {
     Plan(Box<plan::PlanArgs>),
     Split(Box<split::SplitArgs>),
     Merge(Box<split::MergeArgs>),
-    Create(create::CreateArgs),
+    Create(create::CreateShardsArgs),
     Show(Box<show::ShowArgs>),
     Diff(Box<diff::DiffArgs>),
     Migrate(migrate::MigrateArgs),
