@@ -20,7 +20,7 @@ use geofold::core::placement::Placement;
 use geofold::geoshard::{GeoshardMap, LiveMaps};
 use geofold::io::elastic::http::{Auth, HttpElastic, HttpOptions};
 use geofold::ops::audit::{Audit, AuditOptions, Fit, SeenPage, Sightings};
-use geofold::testkit::embedded::elasticsearch::{Condition, Content, Standin, StandinOptions};
+use geofold::testkit::embedded::elasticsearch::{Standin, StandinOptions, WriteContent, WriteGuard};
 
 const MEMORY: usize = 64 << 20;
 
@@ -88,11 +88,11 @@ async fn whole_audit(documents: u64) {
         );
         let index = format!("bench-{shard}");
         let write = |index: &str, condition, source: &[u8]| {
-            standin.store().write(index, &id, condition, Content::Source(source)).unwrap();
+            standin.store().write(index, &id, condition, WriteContent::Source(source)).unwrap();
         };
-        write(&index, Condition::External(version), source.as_bytes());
+        write(&index, WriteGuard::External(version), source.as_bytes());
         let placement = Placement::new(at(n), Some(shard.clone()), []);
-        write("bench-placements", Condition::Absent, &placement.to_json());
+        write("bench-placements", WriteGuard::Absent, &placement.to_json());
     }
     let elastic = HttpElastic::connect(
         &HttpOptions {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::{Failure, output, signals};
-use crate::testkit::demo::{self, DemoOptions, Verdict};
+use crate::testkit::demo::{self, DemoOptions, DemoVerdict};
 
 /// Run everything on an embedded broker and a fake Elasticsearch; no server needed.
 ///
@@ -48,7 +48,7 @@ pub(super) async fn demo(args: DemoArgs) -> Result<ExitCode, Failure> {
     let stop = signals::stop_on_signal_or_hang_up()?;
     let options = DemoOptions { docs, rate, seconds, seed, calm, hold, port, worker_arguments };
     let colours = output::colours();
-    let show = |verdict: &Verdict, pages: &[String]| {
+    let show = |verdict: &DemoVerdict, pages: &[String]| {
         // A reader that went away is not told.
         drop(output::text(verdict.text(colours)));
         if hold {

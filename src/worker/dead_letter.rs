@@ -277,7 +277,7 @@ mod tests {
     use rdkafka::{Offset, TopicPartitionList};
 
     use super::*;
-    use crate::testkit::embedded::broker::{Call, EmbeddedBroker};
+    use crate::testkit::embedded::broker::{BrokerCall, EmbeddedBroker};
 
     const TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -462,7 +462,7 @@ mod tests {
         let world = World::new();
         // Each form is tried in a batch and alone.
         let invalid = RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_RECORD;
-        world.broker.fail_next(Call::Produce, &[invalid; 4]).unwrap();
+        world.broker.fail_next(BrokerCall::Produce, &[invalid; 4]).unwrap();
         let seen = world.deliver(1_000_000, vec![letter(7, 10), letter(8, 10)]).await;
         assert_eq!(seen[0].value_left_out, text("10"), "{seen:?}");
         assert_eq!(seen[0].key_left_out, text("2"), "{seen:?}");
@@ -477,7 +477,7 @@ mod tests {
     async fn refused_letter_without_a_key_gets_one_and_keeps_its_value() {
         let world = World::new();
         let invalid = RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_RECORD;
-        world.broker.fail_next(Call::Produce, &[invalid; 2]).unwrap();
+        world.broker.fail_next(BrokerCall::Produce, &[invalid; 2]).unwrap();
         let without_key = DeadLetter { key: None, ..letter(7, 10) };
         let seen = world.deliver(1_000_000, vec![without_key]).await;
         assert_eq!(seen[0].key_left_out, text("0"), "{seen:?}");
@@ -493,7 +493,7 @@ mod tests {
             RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_TIMESTAMP,
         ] {
             let world = World::new();
-            world.broker.fail_next(Call::Produce, &[error]).unwrap();
+            world.broker.fail_next(BrokerCall::Produce, &[error]).unwrap();
             assert_eq!(world.deliver(1_000_000, vec![letter(7, 10)]).await, [whole("7")], "{error:?}");
         }
     }

@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use geofold::testkit::embedded::broker::EmbeddedBroker;
-use geofold::testkit::embedded::elasticsearch::{Faults, Standin, StandinOptions};
+use geofold::testkit::embedded::elasticsearch::{FaultHandle, Standin, StandinOptions};
 use rdkafka::ClientConfig;
 use rdkafka::message::OwnedHeaders;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
@@ -50,7 +50,7 @@ impl Standins {
     }
 
     /// Trouble for Elasticsearch.
-    pub fn faults(&self) -> &Faults {
+    pub fn faults(&self) -> &FaultHandle {
         self.standin.faults()
     }
 

@@ -18,7 +18,9 @@ use geofold::core::placement::Placement;
 use geofold::io::elastic::{BulkOp, Get, Index, WriteCondition};
 use geofold::io::maps::MapsRecord;
 use geofold::io::maps::store::record_key;
-use geofold::testkit::embedded::elasticsearch::{Condition, Content, Doc, EsError, Store, Written};
+use geofold::testkit::embedded::elasticsearch::{
+    Doc, EsError, IndexStore, WriteContent, WriteGuard, WriteResult,
+};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::time::Instant as TokioInstant;
@@ -141,7 +143,7 @@ pub struct World {
     pub clock: Arc<WorldClock>,
     /// Notified of a violation and of every write.
     pub told: Notify,
-    store: Store,
+    store: IndexStore,
     state: Mutex<State>,
 }
 
@@ -149,7 +151,7 @@ impl World {
     /// Call within the runtime whose time it uses.
     pub fn new(scenario: Arc<Scenario>, with_history: bool) -> Arc<Self> {
         let clock = Arc::new(WorldClock { start: TokioInstant::now(), slept: AtomicU64::new(0) });
-        let store = Store::new("false", u64::MAX, clock.clone());
+        let store = IndexStore::new("false", u64::MAX, clock.clone());
         let document = json!({"dynamic": false, "properties": {"n": {"type": "long"}}});
         let opaque = json!({"enabled": false});
         for shard in GEOSHARDS {
@@ -259,7 +261,7 @@ impl World {
     }
 
     /// Carries out a write, and judges what it did.
-    pub fn write(&self, by: usize, op: &BulkOp) -> Result<Written, EsError> {
+    pub fn write(&self, by: usize, op: &BulkOp) -> Result<WriteResult, EsError> {
         let (index, id) = op.address();
         let is_judged = *index != Index::Meta;
         let before = if is_judged { self.view(id) } else { DocumentState::default() };
@@ -287,26 +289,26 @@ impl World {
         written
     }
 
-    fn carry_out(&self, op: &BulkOp) -> Result<Written, EsError> {
+    fn carry_out(&self, op: &BulkOp) -> Result<WriteResult, EsError> {
         let external = |position: Position| i64::try_from(position.version()).unwrap_or(i64::MAX);
         match op {
             BulkOp::Index { index, id, guard, source } => {
                 let condition = match *guard {
-                    WriteCondition::External(at) => Condition::External(external(at)),
-                    WriteCondition::ExternalOrEqual(at) => Condition::ExternalOrEqual(external(at)),
-                    WriteCondition::Absent => Condition::Absent,
-                    WriteCondition::Unchanged(stamp) => Condition::Unchanged(stamp),
+                    WriteCondition::External(at) => WriteGuard::External(external(at)),
+                    WriteCondition::ExternalOrEqual(at) => WriteGuard::ExternalOrEqual(external(at)),
+                    WriteCondition::Absent => WriteGuard::Absent,
+                    WriteCondition::Unchanged(stamp) => WriteGuard::Unchanged(stamp),
                 };
-                self.store.write(&index.name(PREFIX), id.as_str(), condition, Content::Source(source))
+                self.store.write(&index.name(PREFIX), id.as_str(), condition, WriteContent::Source(source))
             }
             BulkOp::Delete { index, id, version } => {
                 // The real one is left without a version on its way into the request, which this store does not see.
                 let condition = if sabotage::is(Sabotage::DeleteWithoutVersion) {
-                    Condition::Any
+                    WriteGuard::Any
                 } else {
-                    Condition::External(external(*version))
+                    WriteGuard::External(external(*version))
                 };
-                self.store.write(&index.name(PREFIX), id.as_str(), condition, Content::Nothing)
+                self.store.write(&index.name(PREFIX), id.as_str(), condition, WriteContent::Nothing)
             }
             BulkOp::Remove { .. } => unreachable!("a worker removes no placement"),
         }
@@ -317,7 +319,7 @@ impl World {
         let index = Index::Meta.name(PREFIX);
         let source = serde_json::to_vec(maps).unwrap();
         self.store
-            .write(&index, record_key(TOPIC).as_str(), Condition::Any, Content::Source(&source))
+            .write(&index, record_key(TOPIC).as_str(), WriteGuard::Any, WriteContent::Source(&source))
             .unwrap();
         self.note(None, || format!("the record of the maps has generation {}", maps.generation));
     }
@@ -357,7 +359,7 @@ pub fn position(offset: i64) -> Position {
     Position::new(Epoch::default(), offset).unwrap()
 }
 
-fn create(store: &Store, suffix: &str, mappings: &Value) {
+fn create(store: &IndexStore, suffix: &str, mappings: &Value) {
     let settings = [
         ("index.gc_deletes".to_owned(), format!("{GC_DELETES}ms")),
         ("index.refresh_interval".to_owned(), "-1".to_owned()),

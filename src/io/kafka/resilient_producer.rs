@@ -257,7 +257,7 @@ mod tests {
     use rdkafka::types::RDKafkaRespErr;
 
     use super::*;
-    use crate::testkit::embedded::broker::{Call, EmbeddedBroker};
+    use crate::testkit::embedded::broker::{BrokerCall, EmbeddedBroker};
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -351,7 +351,7 @@ mod tests {
     async fn a_client_with_a_fatal_error_is_replaced() {
         let broker = broker();
         let fatal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED;
-        broker.fail_next(Call::InitProducer, &[fatal, fatal]).unwrap();
+        broker.fail_next(BrokerCall::InitProducer, &[fatal, fatal]).unwrap();
         let interval = Duration::from_millis(300);
         let producer = ResilientProducer::replacing_after(interval, settings(&broker), "tests").unwrap();
         let began = Instant::now();
@@ -363,7 +363,7 @@ mod tests {
     async fn a_client_that_was_refused_access_is_replaced_once_it_may_write() {
         let broker = broker();
         let denied = RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED;
-        broker.fail_next(Call::Produce, &[denied]).unwrap();
+        broker.fail_next(BrokerCall::Produce, &[denied]).unwrap();
         let interval = Duration::from_millis(100);
         let producer = ResilientProducer::replacing_after(interval, settings(&broker), "tests").unwrap();
         assert!(send_until_delivered(&producer).await > 0);
@@ -377,11 +377,11 @@ mod tests {
             RDKafkaRespErr::RD_KAFKA_RESP_ERR_INVALID_RECORD,
             RDKafkaRespErr::RD_KAFKA_RESP_ERR_RECORD_LIST_TOO_LARGE,
         );
-        broker.fail_next(Call::Produce, &[invalid]).unwrap();
+        broker.fail_next(BrokerCall::Produce, &[invalid]).unwrap();
         assert_eq!(send(&producer, b"x").await, Ok(()), "alone it is fine");
-        broker.fail_next(Call::Produce, &[invalid, invalid]).unwrap();
+        broker.fail_next(BrokerCall::Produce, &[invalid, invalid]).unwrap();
         assert_eq!(send(&producer, b"x").await, Err(DeliveryVerdict::Invalid));
-        broker.fail_next(Call::Produce, &[large, large]).unwrap();
+        broker.fail_next(BrokerCall::Produce, &[large, large]).unwrap();
         assert_eq!(send(&producer, b"x").await, Err(DeliveryVerdict::TooLarge));
         assert_eq!(send(&producer, b"x").await, Ok(()), "the next one is not affected");
     }

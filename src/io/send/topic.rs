@@ -206,7 +206,7 @@ mod tests {
     use rdkafka::types::RDKafkaRespErr;
 
     use super::*;
-    use crate::testkit::embedded::broker::{Call, EmbeddedBroker};
+    use crate::testkit::embedded::broker::{BrokerCall, EmbeddedBroker};
     use crate::testkit::testing::{MemoryElastic, six_faces};
 
     #[tokio::test]
@@ -214,7 +214,7 @@ mod tests {
         let broker = EmbeddedBroker::start().unwrap();
         broker.create_topic("t", 1).unwrap();
         let fatal = RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED;
-        broker.fail_next(Call::InitProducer, &[fatal]).unwrap();
+        broker.fail_next(BrokerCall::InitProducer, &[fatal]).unwrap();
         let mut config = Config::default();
         config.kafka.brokers = vec![broker.address().to_owned()];
         config.kafka.topic = "t".to_owned();

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::people::State;
-use super::topic::DeadLetters;
+use super::people::PersonState;
+use super::topic::DemoDeadLetters;
 use crate::base::geo::GeoPoint;
 use crate::base::ids::ShardId;
 use crate::core::placement::Placement;
@@ -75,7 +75,11 @@ impl Findings {
     }
 
     /// Compares the dead letters with the poison: `poison` keys were sent.
-    pub(super) fn add_dead_letters(&mut self, letters: &DeadLetters, poison: impl Iterator<Item = String>) {
+    pub(super) fn add_dead_letters(
+        &mut self,
+        letters: &DemoDeadLetters,
+        poison: impl Iterator<Item = String>,
+    ) {
         let mut expected: BTreeSet<String> = poison.collect();
         for (key, reason) in &letters.by_key {
             if expected.remove(key) {
@@ -168,7 +172,7 @@ pub(super) async fn audit(
     elastic: &dyn Elastic,
     prefix: &str,
     map: &GeoshardMap,
-    truth: impl Iterator<Item = (String, Option<State>)>,
+    truth: impl Iterator<Item = (String, Option<PersonState>)>,
 ) -> Result<Findings, CallError> {
     let mut copies = copies(elastic, prefix, map).await?;
     let mut placements = HashMap::new();
@@ -199,7 +203,7 @@ fn compare(
     findings: &mut Findings,
     map: &GeoshardMap,
     id: &str,
-    expected: State,
+    expected: PersonState,
     found: &[(ShardId, Value)],
 ) {
     let (shard, source) = match found {
@@ -239,7 +243,7 @@ fn compare_placement(
     findings: &mut Findings,
     map: &GeoshardMap,
     id: &str,
-    expected: Option<State>,
+    expected: Option<PersonState>,
     found: Option<Value>,
 ) {
     let wanted = expected.and_then(|state| state.point()).map(|at| map.locate(at));

@@ -6,7 +6,7 @@ use crate::testkit::embedded::elasticsearch::FaultPlan;
 
 /// How Elasticsearch does for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trouble {
+pub(super) enum DemoFault {
     /// Requests are carried out, but a fifth of the answers never arrives.
     LostReplies,
     /// Every request takes longer.
@@ -19,7 +19,7 @@ pub(super) enum Trouble {
     Down,
 }
 
-impl Trouble {
+impl DemoFault {
     /// For the live view.
     pub(super) fn describe(self) -> &'static str {
         match self {
@@ -68,20 +68,20 @@ impl Blow {
 }
 
 /// Parts of the day, in percent: from when until when. The first begins while people still wake up.
-const TROUBLES: [(u64, u64, Trouble); 6] = [
-    (0, 4, Trouble::LostReplies),
-    (8, 18, Trouble::Slow),
-    (36, 44, Trouble::PushedBack),
-    (48, 56, Trouble::LostReplies),
-    (72, 88, Trouble::Late),
-    (92, 96, Trouble::Down),
+const TROUBLES: [(u64, u64, DemoFault); 6] = [
+    (0, 4, DemoFault::LostReplies),
+    (8, 18, DemoFault::Slow),
+    (36, 44, DemoFault::PushedBack),
+    (48, 56, DemoFault::LostReplies),
+    (72, 88, DemoFault::Late),
+    (92, 96, DemoFault::Down),
 ];
 
 /// Parts of the day, in percent: each in the middle of some trouble.
 const BLOWS: [(u64, Blow); 3] = [(12, Blow::Freeze(0)), (53, Blow::Kill(1)), (86, Blow::Kill(0))];
 
 /// The trouble there is when `done` of `all` events were sent.
-pub(super) fn trouble_at(done: u64, all: u64) -> Option<Trouble> {
+pub(super) fn trouble_at(done: u64, all: u64) -> Option<DemoFault> {
     let percent = (done * 100).checked_div(all)?;
     TROUBLES.into_iter().find(|(from, to, _)| (*from..*to).contains(&percent)).map(|(_, _, trouble)| trouble)
 }
@@ -98,7 +98,7 @@ mod tests {
 
     #[test]
     fn every_trouble_has_its_time_and_the_day_ends_well() {
-        let mut seen: Vec<Trouble> = (0..1000).filter_map(|done| trouble_at(done, 1000)).collect();
+        let mut seen: Vec<DemoFault> = (0..1000).filter_map(|done| trouble_at(done, 1000)).collect();
         seen.dedup();
         assert_eq!(seen.len(), TROUBLES.len());
         assert_eq!(trouble_at(999, 1000), None);

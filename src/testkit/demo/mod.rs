@@ -38,8 +38,8 @@ use std::time::Instant;
 use anyhow::{Result, bail};
 use tokio_util::sync::CancellationToken;
 
-use self::stage::Stage;
-pub use self::verdict::Verdict;
+use self::stage::DemoStage;
+pub use self::verdict::DemoVerdict;
 
 /// How the demo runs.
 #[derive(Debug, Clone)]
@@ -70,12 +70,12 @@ pub struct DemoOptions {
 pub async fn run(
     options: DemoOptions,
     stop: CancellationToken,
-    show: impl FnOnce(&Verdict, &[String]),
-) -> Result<Verdict> {
+    show: impl FnOnce(&DemoVerdict, &[String]),
+) -> Result<DemoVerdict> {
     let began = Instant::now();
     let hold = options.hold;
     let verdict = async {
-        let mut stage = Stage::set(options).await?;
+        let mut stage = DemoStage::set(options).await?;
         let counters = stage.play().await?;
         if !hold {
             stage.stop_workers().await?;

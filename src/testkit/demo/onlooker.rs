@@ -12,7 +12,7 @@ use crate::core::invariants::{
 };
 use crate::core::placement::Placement;
 use crate::io::elastic::Index;
-use crate::testkit::embedded::elasticsearch::Store;
+use crate::testkit::embedded::elasticsearch::IndexStore;
 
 /// Documents read at one moment, while writes are blocked.
 const AT_ONCE: usize = 50;
@@ -40,7 +40,7 @@ impl Observer {
     }
 
     /// Checks the next few of `people`. None of them ever leaves, so one seen before must still be found.
-    pub(super) fn look(&mut self, store: &Store, people: impl Iterator<Item = String>) {
+    pub(super) fn look(&mut self, store: &IndexStore, people: impl Iterator<Item = String>) {
         let people: Vec<String> = people.collect();
         let from = self.next.checked_rem(people.len()).unwrap_or_default();
         let now: Vec<String> =
@@ -92,18 +92,18 @@ mod tests {
 
     use super::*;
     use crate::base::clock::BootClock;
-    use crate::testkit::embedded::elasticsearch::{Condition, Content};
+    use crate::testkit::embedded::elasticsearch::{WriteContent, WriteGuard};
 
     #[test]
     fn missing_and_misplaced_copies_are_detected() {
-        let store = Store::new("true", 1 << 20, Arc::new(BootClock));
-        let write = |index: &str, id: &str, version, content: Content<'_>| {
-            store.write(index, id, Condition::External(version), content).unwrap();
+        let store = IndexStore::new("true", 1 << 20, Arc::new(BootClock));
+        let write = |index: &str, id: &str, version, content: WriteContent<'_>| {
+            store.write(index, id, WriteGuard::External(version), content).unwrap();
         };
-        let put = |index: &str, id: &str, version| write(index, id, version, Content::Source(b"{}"));
+        let put = |index: &str, id: &str, version| write(index, id, version, WriteContent::Source(b"{}"));
         let place = |id: &str, pos: i64, shard: &str, leftovers: &str| {
             let record = format!(r#"{{"pos":{pos},"shard":"{shard}","leftovers":[{leftovers}]}}"#);
-            write("p-placements", id, pos, Content::Source(record.as_bytes()));
+            write("p-placements", id, pos, WriteContent::Source(record.as_bytes()));
         };
         let names = ["moves", "vanishes", "strays", "asleep"];
         let shards = ["a", "b"].map(|shard| ShardId::new(shard).unwrap());
@@ -117,8 +117,8 @@ mod tests {
         place("moves", 2, "b", "\"a\"");
         put("p-b", "moves", 2);
         look();
-        write("p-a", "moves", 2, Content::Nothing);
-        write("p-a", "vanishes", 2, Content::Nothing);
+        write("p-a", "moves", 2, WriteContent::Nothing);
+        write("p-a", "vanishes", 2, WriteContent::Nothing);
         put("p-b", "strays", 2);
         look();
         let broken: Vec<(&str, &str)> = onlooker.broken().collect();

@@ -20,7 +20,7 @@ const MOODS: [&str; 6] = ["curious", "glad", "tired", "hungry", "in love", "lost
 
 /// Expected state of a person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct State {
+pub(super) struct PersonState {
     /// Latitude, in hundred-thousandths of a degree.
     pub lat: i64,
     /// Longitude, in hundred-thousandths of a degree.
@@ -31,7 +31,7 @@ pub(super) struct State {
     mood: usize,
 }
 
-impl State {
+impl PersonState {
     /// The mood's word.
     pub(super) fn mood(&self) -> &'static str {
         MOODS[self.mood % MOODS.len()]
@@ -80,7 +80,7 @@ pub(super) struct Event {
 #[derive(Debug)]
 struct Person {
     home: usize,
-    state: Option<State>,
+    state: Option<PersonState>,
     has_left: bool,
 }
 
@@ -178,7 +178,7 @@ impl People {
     }
 
     /// Everyone's name and expected state; `None` for a deleted or missing person.
-    pub(super) fn truth(&self) -> impl Iterator<Item = (String, Option<State>)> {
+    pub(super) fn truth(&self) -> impl Iterator<Item = (String, Option<PersonState>)> {
         self.people.iter().enumerate().map(|(who, person)| (name(who), person.state))
     }
 
@@ -206,7 +206,7 @@ impl People {
 
     fn walk(&mut self, who: usize, parts: i64) -> Event {
         let Some(old) = self.people[who].state else { return self.wake_up(who) };
-        let state = State {
+        let state = PersonState {
             lat: (old.lat + self.random.within(parts)).clamp(-90 * PARTS, 90 * PARTS),
             lon: (old.lon + self.random.within(parts)).clamp(-180 * PARTS, 180 * PARTS),
             event: self.events,
@@ -237,7 +237,8 @@ impl People {
         let (there, here) = (self.somewhere(), self.somewhere());
         let mut events: Vec<Event> = (0..4)
             .map(|turn| {
-                let state = State { event: self.events + turn, ..if turn % 2 == 0 { there } else { here } };
+                let state =
+                    PersonState { event: self.events + turn, ..if turn % 2 == 0 { there } else { here } };
                 self.index(who, state)
             })
             .collect();
@@ -259,7 +260,7 @@ impl People {
     fn step_by_patch(&mut self, who: usize) -> Event {
         let there = self.somewhere();
         let Some(state) = &mut self.people[who].state else { return self.wake_up(who) };
-        *state = State { mood: state.mood, ..there };
+        *state = PersonState { mood: state.mood, ..there };
         let patch = format!(r#"{{"location":{},"event":{}}}"#, state.location(), state.event);
         Event { key: name(who), value: Some(patch), is_patch: true }
     }
@@ -280,14 +281,14 @@ impl People {
         Event { key: poison_key(self.poison), value: Some(value.to_owned()), is_patch: false }
     }
 
-    fn somewhere(&mut self) -> State {
+    fn somewhere(&mut self) -> PersonState {
         let city = usize::try_from(self.random.below(CITIES.len() as u64)).unwrap_or(0);
         let City(_, lat, lon, _) = CITIES[city];
         self.near(lat, lon, 15_000)
     }
 
-    fn near(&mut self, lat: f64, lon: f64, parts: i64) -> State {
-        State {
+    fn near(&mut self, lat: f64, lon: f64, parts: i64) -> PersonState {
+        PersonState {
             lat: (hundredths(lat) + self.random.within(parts)).clamp(-90 * PARTS, 90 * PARTS),
             lon: (hundredths(lon) + self.random.within(parts)).clamp(-180 * PARTS, 180 * PARTS),
             event: self.events,
@@ -295,7 +296,7 @@ impl People {
         }
     }
 
-    fn index(&mut self, who: usize, state: State) -> Event {
+    fn index(&mut self, who: usize, state: PersonState) -> Event {
         self.people[who].state = Some(state);
         let key = name(who);
         let value = state.document(&key);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::base::ids::ShardId;
 use crate::io::elastic::Index;
-use crate::testkit::embedded::elasticsearch::Store;
+use crate::testkit::embedded::elasticsearch::IndexStore;
 
 /// From the first geoshard to the last, about.
 const SPAN: Duration = Duration::from_millis(500);
@@ -46,7 +46,7 @@ impl Searcher {
     }
 
     /// Queries the geoshards that are due; `faithful` names those who never leave.
-    pub(super) fn go_on(&mut self, store: &Store, now: Instant, faithful: impl Iterator<Item = String>) {
+    pub(super) fn go_on(&mut self, store: &IndexStore, now: Instant, faithful: impl Iterator<Item = String>) {
         let began = *self.began.get_or_insert(now);
         let count = u32::try_from(self.indices.len()).unwrap_or(u32::MAX).max(1);
         let mut due_at = began;
@@ -92,10 +92,10 @@ mod tests {
 
     use super::*;
     use crate::base::clock::BootClock;
-    use crate::testkit::embedded::elasticsearch::{Condition, Content};
+    use crate::testkit::embedded::elasticsearch::{WriteContent, WriteGuard};
 
     /// One search over two geoshards, during which something happens.
-    fn search(searcher: &mut Searcher, store: &Store, during: impl FnOnce(), gap: Duration) {
+    fn search(searcher: &mut Searcher, store: &IndexStore, during: impl FnOnce(), gap: Duration) {
         let names = || ["x".to_owned()].into_iter();
         let now = Instant::now();
         searcher.go_on(store, now, names());
@@ -105,15 +105,15 @@ mod tests {
 
     #[test]
     fn move_before_visibility_is_detected() {
-        let store = Store::new("true", 1 << 20, Arc::new(BootClock));
-        let write = |index: &str, version, content: Content<'_>| {
-            store.write(index, "x", Condition::External(version), content).unwrap();
+        let store = IndexStore::new("true", 1 << 20, Arc::new(BootClock));
+        let write = |index: &str, version, content: WriteContent<'_>| {
+            store.write(index, "x", WriteGuard::External(version), content).unwrap();
         };
         let shards = ["a", "b"].map(|shard| ShardId::new(shard).unwrap());
         let mut searcher = Searcher::new("p", &shards);
-        write("p-b", 1, Content::Source(b"{}"));
-        write("p-a", 1, Content::Source(b"{}"));
-        write("p-b", 2, Content::Nothing);
+        write("p-b", 1, WriteContent::Source(b"{}"));
+        write("p-a", 1, WriteContent::Source(b"{}"));
+        write("p-b", 2, WriteContent::Nothing);
         search(&mut searcher, &store, || (), SPAN);
         assert_eq!((searcher.searches(), searcher.missed().count()), (1, 0), "not found yet");
         store.refresh_all();
@@ -121,8 +121,8 @@ mod tests {
         // It moves from a to b, and b is refreshed after it was queried; start with a, then with b.
         search(&mut searcher, &store, || (), SPAN);
         let moves = || {
-            write("p-b", 3, Content::Source(b"{}"));
-            write("p-a", 3, Content::Nothing);
+            write("p-b", 3, WriteContent::Source(b"{}"));
+            write("p-a", 3, WriteContent::Nothing);
             store.refresh_all();
         };
         search(&mut searcher, &store, moves, SPAN);

@@ -9,16 +9,16 @@ use tokio::time::MissedTickBehavior;
 
 use super::DemoOptions;
 use super::audit;
-use super::faults::{Blow, Trouble, next_blow, trouble_at};
+use super::faults::{Blow, DemoFault, next_blow, trouble_at};
 use super::onlooker::Observer;
 use super::people::People;
 use super::searcher::Searcher;
 use super::setup::{self, MAP, PREFIX};
 use super::timeline::Timeline;
-use super::topic::Topic;
-use super::verdict::{Memory, Verdict};
-use super::view::{Moment, View};
-use super::workers::{Counters, WorkerProcess, free_port, peak_memory};
+use super::topic::DemoTopic;
+use super::verdict::{DemoVerdict, ResidentMemory};
+use super::view::{DemoView, Moment};
+use super::workers::{WorkerCounters, WorkerProcess, free_port, peak_memory};
 use crate::base::figures::count;
 use crate::geoshard::GeoshardMap;
 use crate::geoshard::cities::largest_cities;
@@ -41,10 +41,10 @@ const START_PATIENCE: Duration = Duration::from_secs(30);
 const DRAIN_PATIENCE: Duration = Duration::from_secs(90);
 
 /// See the top of this file.
-pub(super) struct Stage {
+pub(super) struct DemoStage {
     options: DemoOptions,
     people: People,
-    topic: Topic,
+    topic: DemoTopic,
     standin: Standin,
     elastic: HttpElastic,
     map: GeoshardMap,
@@ -56,9 +56,9 @@ pub(super) struct Stage {
     /// When a killed or frozen worker is to come back.
     back_at: [Option<Instant>; 2],
     /// Counters of workers that were killed.
-    past: Counters,
-    memory: Memory,
-    trouble: Option<Trouble>,
+    past: WorkerCounters,
+    memory: ResidentMemory,
+    trouble: Option<DemoFault>,
     blows: usize,
     /// Of each worker that is killed or frozen now.
     blow: [Option<Blow>; 2],
@@ -67,7 +67,7 @@ pub(super) struct Stage {
     timeline: Timeline,
     onlooker: Observer,
     searcher: Searcher,
-    view: View,
+    view: DemoView,
     // Dropped last: the others have their files in it.
     _folder: TempDir,
     _broker: EmbeddedBroker,
@@ -80,7 +80,7 @@ fn title(options: &DemoOptions, indices: usize) -> String {
     format!("{people} people move between {indices} indices{failing}; nothing may be lost")
 }
 
-impl Stage {
+impl DemoStage {
     /// Starts everything; both workers are ready then.
     pub(super) async fn set(options: DemoOptions) -> Result<Self> {
         let ports = match options.port {
@@ -98,7 +98,7 @@ impl Stage {
         let broker = EmbeddedBroker::start().context("starting the embedded broker")?;
         // Long enough for both workers to be there when the partitions are shared out.
         broker.set_initial_rebalance_delay(Duration::from_secs(1));
-        let topic = Topic::create(&broker, PARTITIONS).context("creating the demo's topics")?;
+        let topic = DemoTopic::create(&broker, PARTITIONS).context("creating the demo's topics")?;
         let standin = Standin::start(StandinOptions { seed: options.seed, ..StandinOptions::default() })
             .await
             .context("starting the Elasticsearch stand-in")?;
@@ -122,15 +122,15 @@ impl Stage {
             workers: [None, None],
             ports,
             back_at: [None, None],
-            past: Counters::default(),
-            memory: Memory::default(),
+            past: WorkerCounters::default(),
+            memory: ResidentMemory::default(),
             trouble: None,
             blows: 0,
             blow: [None, None],
             began: Instant::now(),
             lag: 0,
             timeline: Timeline::default(),
-            view: View::new(title),
+            view: DemoView::new(title),
             _folder: folder,
             _broker: broker,
         };
@@ -142,7 +142,7 @@ impl Stage {
     }
 
     /// The day, until everything is written and committed. Gives the counters of all workers.
-    pub(super) async fn play(&mut self) -> Result<Counters> {
+    pub(super) async fn play(&mut self) -> Result<WorkerCounters> {
         let wake_ups = u64::from(self.options.docs);
         let day = u64::from(self.options.rate) * u64::from(self.options.seconds);
         let all = wake_ups + day;
@@ -208,7 +208,7 @@ impl Stage {
     }
 
     /// Of all workers, as they were last.
-    fn counters(&self) -> Counters {
+    fn counters(&self) -> WorkerCounters {
         let workers = self.workers.iter().flatten();
         workers.fold(self.past, |sum, worker| sum.plus(worker.last_counters()))
     }
@@ -228,7 +228,7 @@ impl Stage {
     }
 
     /// Compares everything with the truth.
-    pub(super) async fn judge(&mut self, counters: Counters, began: Instant) -> Result<Verdict> {
+    pub(super) async fn judge(&mut self, counters: WorkerCounters, began: Instant) -> Result<DemoVerdict> {
         let mut findings = audit::audit(&self.elastic, PREFIX, &self.map, self.people.truth())
             .await
             .context("reading the index for the verdict")?;
@@ -237,7 +237,7 @@ impl Stage {
         findings.add_broken(self.onlooker.broken());
         findings.add_missed(self.searcher.missed());
         self.memory.own = peak_memory(std::process::id());
-        Ok(Verdict {
+        Ok(DemoVerdict {
             findings,
             people: u64::from(self.options.docs),
             truth: self.people.digest(),
@@ -271,7 +271,7 @@ impl Stage {
     }
 
     /// Makes `trouble` the one that there is.
-    fn set_trouble(&mut self, trouble: Option<Trouble>) {
+    fn set_trouble(&mut self, trouble: Option<DemoFault>) {
         if trouble != self.trouble {
             let now = self.began.elapsed();
             if let Some(over) = self.trouble {
@@ -281,7 +281,7 @@ impl Stage {
                 self.timeline.begin(begins.describe(), now, self.lag);
             }
             self.trouble = trouble;
-            self.standin.faults().set(trouble.map(Trouble::plan).unwrap_or_default());
+            self.standin.faults().set(trouble.map(DemoFault::plan).unwrap_or_default());
         }
     }
 
@@ -291,7 +291,8 @@ impl Stage {
             Blow::Kill(number) => {
                 let Some(mut worker) = self.workers[number].take() else { return Ok(()) };
                 self.note_memory(number, &worker);
-                let last = Counters { assigned: 0, sweeps: 0, oldest_dirty: 0.0, ..worker.counters().await };
+                let last =
+                    WorkerCounters { assigned: 0, sweeps: 0, oldest_dirty: 0.0, ..worker.counters().await };
                 self.past = self.past.plus(last);
                 worker.kill().context("killing a worker")?;
                 self.back_at[number] = Some(Instant::now() + AWAY);

@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_LAG: u64 = 100_000;
 
 /// See the top of this file.
-pub(super) struct Topic {
+pub(super) struct DemoTopic {
     producer: ThreadedProducer<DefaultProducerContext>,
     consumer: BaseConsumer,
     dead_letters: BaseConsumer,
@@ -33,7 +33,7 @@ pub(super) struct Topic {
     committed: u64,
 }
 
-impl Topic {
+impl DemoTopic {
     /// Makes both topics.
     pub(super) fn create(broker: &EmbeddedBroker, partitions: i32) -> KafkaResult<Self> {
         broker.create_topic(DOCUMENTS, partitions)?;
@@ -46,7 +46,7 @@ impl Topic {
         Ok(Self { producer, consumer, dead_letters, partitions, produced: 0, committed: 0 })
     }
 
-    /// Whether the broker can keep more, as far as is known since the last [`Topic::update_lag`].
+    /// Whether the broker can keep more, as far as is known since the last [`DemoTopic::update_lag`].
     pub(super) fn has_room(&self) -> bool {
         self.produced - self.committed < MAX_LAG
     }
@@ -95,12 +95,12 @@ impl Topic {
     }
 
     /// The dead letters. Duplicates, written when a worker was killed before its commit, count once.
-    pub(super) fn dead_letters(&self) -> KafkaResult<DeadLetters> {
+    pub(super) fn dead_letters(&self) -> KafkaResult<DemoDeadLetters> {
         let (_, end) = self.dead_letters.fetch_watermarks(DEAD_LETTERS, 0, TIMEOUT)?;
         let mut from_start = TopicPartitionList::new();
         from_start.add_partition_offset(DEAD_LETTERS, 0, Offset::Beginning)?;
         self.dead_letters.assign(&from_start)?;
-        let mut letters = DeadLetters::default();
+        let mut letters = DemoDeadLetters::default();
         for _ in 0..end {
             let message = self.dead_letters.poll(TIMEOUT).ok_or(KafkaError::NoMessageReceived)??;
             let header = |key: &str| {
@@ -116,7 +116,7 @@ impl Topic {
 
 /// The dead letters: for each key, why.
 #[derive(Debug, Default)]
-pub(super) struct DeadLetters {
+pub(super) struct DemoDeadLetters {
     /// The last reason for each key.
     pub by_key: BTreeMap<String, String>,
 }

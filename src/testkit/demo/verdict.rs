@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::audit::Findings;
 use super::timeline::Timeline;
-use super::workers::Counters;
+use super::workers::WorkerCounters;
 use crate::base::colours::Colours;
 use crate::base::figures::{bytes, count, grouped};
 
 /// The verdict's figures.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Verdict {
+pub struct DemoVerdict {
     pub(super) findings: Findings,
     pub(super) people: u64,
     pub(super) truth: u64,
@@ -19,35 +19,35 @@ pub struct Verdict {
     pub(super) timeline: Timeline,
     pub(super) looks: u64,
     pub(super) searches: u64,
-    pub(super) counters: Counters,
-    pub(super) memory: Memory,
+    pub(super) counters: WorkerCounters,
+    pub(super) memory: ResidentMemory,
     pub(super) took: Duration,
 }
 
 /// Resident memory at its highest (`VmHWM`), in bytes. Workers that came one after the other in the same place count as
 /// one, by the larger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Memory {
+pub(super) struct ResidentMemory {
     /// The demo itself: simulation, broker, Elasticsearch stand-in with all documents.
     pub own: u64,
     /// Its workers.
     pub workers: [u64; 2],
 }
 
-impl Memory {
+impl ResidentMemory {
     fn total(self) -> u64 {
         self.own + self.workers.iter().sum::<u64>()
     }
 }
 
-impl Verdict {
+impl DemoVerdict {
     /// Whether the index equals the expected state, and exactly the bad records are in the dead-letter topic.
     pub fn is_good(&self) -> bool {
         self.findings.is_clean()
     }
 }
 
-impl Verdict {
+impl DemoVerdict {
     /// What a person reads, within 80 columns, the examples of what is wrong aside.
     pub fn text(&self, colours: Colours) -> String {
         let Self { findings, counters, memory, .. } = self;
@@ -121,10 +121,10 @@ impl Verdict {
 mod tests {
     use super::*;
 
-    fn verdict(findings: Findings) -> Verdict {
+    fn verdict(findings: Findings) -> DemoVerdict {
         let mut timeline = Timeline::default();
         timeline.begin("elasticsearch is down", Duration::from_secs(1), 1_000);
-        Verdict {
+        DemoVerdict {
             findings: Findings { documents: 987_654, dead_lettered: 12, ..findings },
             people: 1_000_000,
             truth: 7,
@@ -133,8 +133,8 @@ mod tests {
             timeline,
             looks: 12_345_678,
             searches: 1_234_567,
-            counters: Counters { folded: 12_345_678, ..Counters::default() },
-            memory: Memory { own: 5 << 30, workers: [200 << 20; 2] },
+            counters: WorkerCounters { folded: 12_345_678, ..WorkerCounters::default() },
+            memory: ResidentMemory { own: 5 << 30, workers: [200 << 20; 2] },
             took: Duration::from_secs(86_400),
         }
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use super::workers::Counters;
+use super::workers::WorkerCounters;
 use crate::base::colours::Colours;
 use crate::base::figures::count;
 
@@ -30,7 +30,7 @@ pub(super) struct Moment {
     /// Records that are produced and not committed.
     pub lag: u64,
     /// Of all workers, the killed ones included.
-    pub counters: Counters,
+    pub counters: WorkerCounters,
     /// Each geoshard, and its largest city, with the writes and deletes that were carried out in it.
     pub changes: Vec<(String, u64)>,
     /// Current faults.
@@ -42,7 +42,7 @@ pub(super) struct Moment {
 }
 
 /// See the top of this file.
-pub(super) struct View {
+pub(super) struct DemoView {
     title: String,
     colours: Colours,
     lines: Option<Lines>,
@@ -54,7 +54,7 @@ pub(super) struct View {
 /// Base of the rates.
 struct Last {
     when: Instant,
-    counters: Counters,
+    counters: WorkerCounters,
     changes: Vec<(String, u64)>,
 }
 
@@ -74,7 +74,7 @@ struct Lines {
     texts: Vec<ProgressBar>,
 }
 
-impl View {
+impl DemoView {
     /// Says what is watched; nothing is measured yet.
     pub(super) fn new(title: String) -> Self {
         let is_terminal = std::io::stderr().is_terminal();
@@ -124,7 +124,7 @@ impl View {
 
     /// Changes per second since the last call: of all workers, and of the busiest geoshards.
     fn rates(&self, moment: &Moment, now: Instant) -> Rates {
-        let nothing = (now, Counters::default(), Vec::new());
+        let nothing = (now, WorkerCounters::default(), Vec::new());
         let (when, before, changes) = self
             .last
             .as_ref()
@@ -250,8 +250,12 @@ mod tests {
 
     /// The longest that the demo can say.
     fn moment() -> Moment {
-        let counters =
-            Counters { retries: 1_234_567, oldest_dirty: 123.4, records: 9_999_999, ..Counters::default() };
+        let counters = WorkerCounters {
+            retries: 1_234_567,
+            oldest_dirty: 123.4,
+            records: 9_999_999,
+            ..WorkerCounters::default()
+        };
         Moment {
             sent: 1_000_000,
             events: 87_400_000,

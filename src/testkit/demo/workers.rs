@@ -22,13 +22,13 @@ pub(super) struct WorkerProcess {
     log: PathBuf,
     http: reqwest::Client,
     /// Counters at the last poll.
-    last: Counters,
+    last: WorkerCounters,
     is_frozen: bool,
 }
 
 /// Sums of a worker's metrics over all label values.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Counters {
+pub(super) struct WorkerCounters {
     /// Records read.
     pub records: u64,
     /// Records that went into a fold with a newer one.
@@ -45,7 +45,7 @@ pub(super) struct Counters {
     pub oldest_dirty: f64,
 }
 
-impl Counters {
+impl WorkerCounters {
     /// Both together; of the age, the higher.
     pub(super) fn plus(self, other: Self) -> Self {
         Self {
@@ -119,7 +119,7 @@ impl WorkerProcess {
             .stdout(file.try_clone()?)
             .stderr(file)
             .spawn()?;
-        let (http, last) = (reqwest::Client::new(), Counters::default());
+        let (http, last) = (reqwest::Client::new(), WorkerCounters::default());
         Ok(Self { child, port, log, http, last, is_frozen: false })
     }
 
@@ -134,17 +134,17 @@ impl WorkerProcess {
     }
 
     /// Its counters now; as they were last if it does not answer.
-    pub(super) async fn counters(&mut self) -> Counters {
+    pub(super) async fn counters(&mut self) -> WorkerCounters {
         if !self.is_frozen
             && let Some(text) = self.get("metrics").await
         {
-            self.last = Counters::from_text(&text);
+            self.last = WorkerCounters::from_text(&text);
         }
         self.last
     }
 
     /// Counters at the last poll.
-    pub(super) fn last_counters(&self) -> Counters {
+    pub(super) fn last_counters(&self) -> WorkerCounters {
         self.last
     }
 
@@ -237,7 +237,7 @@ mod tests {
             geofold_oldest_dirty_seconds{partition=\"1\"} 0.25\n\
             geofold_sweeps{partition=\"0\"} 4\n\
             geofold_moves_total 2\n";
-        let counters = Counters::from_text(text);
+        let counters = WorkerCounters::from_text(text);
         assert_eq!((counters.records, counters.folded, counters.moves), (12, 3, 2));
         assert_eq!((counters.sweeps, counters.oldest_dirty), (4, 0.5));
     }

@@ -27,7 +27,7 @@ pub struct EmbeddedBroker {
 
 /// A kind of request that can be made to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Call {
+pub enum BrokerCall {
     /// A consumer commits offsets.
     Commit,
     /// A consumer fetches records.
@@ -40,14 +40,14 @@ pub enum Call {
     FindCoordinator,
 }
 
-impl From<Call> for RDKafkaApiKey {
-    fn from(call: Call) -> Self {
+impl From<BrokerCall> for RDKafkaApiKey {
+    fn from(call: BrokerCall) -> Self {
         match call {
-            Call::Commit => Self::OffsetCommit,
-            Call::Fetch => Self::Fetch,
-            Call::Produce => Self::Produce,
-            Call::InitProducer => Self::InitProducerId,
-            Call::FindCoordinator => Self::FindCoordinator,
+            BrokerCall::Commit => Self::OffsetCommit,
+            BrokerCall::Fetch => Self::Fetch,
+            BrokerCall::Produce => Self::Produce,
+            BrokerCall::InitProducer => Self::InitProducerId,
+            BrokerCall::FindCoordinator => Self::FindCoordinator,
         }
     }
 }
@@ -94,7 +94,7 @@ impl EmbeddedBroker {
     }
 
     /// The next requests of this kind fail, one with each of these.
-    pub fn fail_next(&self, call: Call, errors: &[RDKafkaRespErr]) -> KafkaResult<()> {
+    pub fn fail_next(&self, call: BrokerCall, errors: &[RDKafkaRespErr]) -> KafkaResult<()> {
         self.cluster()?.request_errors(call.into(), errors);
         Ok(())
     }
@@ -146,7 +146,9 @@ mod tests {
         broker.set_initial_rebalance_delay(Duration::ZERO);
         let (member, took) = member(&broker);
         assert!(took < Duration::from_millis(2900), "as if nothing had been set: {took:?}");
-        broker.fail_next(Call::Commit, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS]).unwrap();
+        broker
+            .fail_next(BrokerCall::Commit, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS])
+            .unwrap();
         let refused = commit(&member, 1).unwrap_err();
         assert_eq!(refused.rdkafka_error_code(), Some(RDKafkaErrorCode::RebalanceInProgress));
         commit(&member, 1).unwrap();

@@ -20,7 +20,7 @@ use crate::io::elastic::{
 
 /// What goes wrong, from now on.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Faults {
+pub(crate) struct ScriptedFaults {
     /// Every call is refused a connection.
     pub down: bool,
     /// So many calls more fail with 503.
@@ -59,7 +59,7 @@ struct Doc {
 struct Store {
     indices: BTreeMap<Index, HashMap<String, Doc>>,
     next_seq_no: u64,
-    faults: Faults,
+    faults: ScriptedFaults,
     calls: usize,
     placement_reads: usize,
     placement_writes: usize,
@@ -81,7 +81,7 @@ impl MemoryElastic {
         Arc::new(Self { store: Mutex::new(store) })
     }
 
-    pub(crate) fn set_faults(&self, change: impl FnOnce(&mut Faults)) {
+    pub(crate) fn set_faults(&self, change: impl FnOnce(&mut ScriptedFaults)) {
         change(&mut self.store().faults);
     }
 

@@ -103,7 +103,7 @@ mod tests {
 
     use super::*;
     use crate::support::telemetry::metrics::Success;
-    use crate::testkit::embedded::broker::{Call, EmbeddedBroker};
+    use crate::testkit::embedded::broker::{BrokerCall, EmbeddedBroker};
 
     fn settings(broker: &EmbeddedBroker) -> ClientConfig {
         let mut config = crate::support::config::Config::default();
@@ -128,7 +128,7 @@ mod tests {
         let increments = increments(settings(&broker), &metrics);
         // An error that the client does not retry by itself.
         let refused = [RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED; 2];
-        broker.fail_next(Call::Produce, &refused).unwrap();
+        broker.fail_next(BrokerCall::Produce, &refused).unwrap();
         let increment = outgoing(100);
         let sending = increments.send(3, &increment);
         tokio::time::timeout(Duration::from_secs(60), sending).await.expect("never acknowledged").unwrap();

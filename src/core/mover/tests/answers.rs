@@ -1,6 +1,6 @@
 //! The protocol's list "What an answer means", at every round: what follows each answer, and that nothing else does.
 
-use super::store::{Answer, Call, Store, refusal};
+use super::store::{StoreAnswer, StoreCall, TestStore, refusal};
 use super::*;
 use crate::io::elastic::rounds::{BulkOutcome, GetOutcome};
 use crate::io::elastic::{FoundDocument, SeqNo};
@@ -42,14 +42,14 @@ struct After {
 }
 
 /// Runs `entry` up to `round`, which gets `answers` regardless of the store, and on to the end.
-fn after(mut store: Store, entry: Entry, round: Round, answers: Vec<Answer>) -> After {
+fn after(mut store: TestStore, entry: Entry, round: Round, answers: Vec<StoreAnswer>) -> After {
     let mut owner = Owner::new();
     owner.begin(entry).up_to(round, &mut store);
     let calls = owner.batch().calls();
     assert_eq!(calls.len(), answers.len(), "{round:?} sends {:?}", in_short(&calls));
     // Executed calls take effect, so that later rounds are those of a real batch.
     for (call, answer) in calls.iter().zip(&answers) {
-        if matches!(answer, Answer::Bulk(BulkOutcome::Done { .. })) {
+        if matches!(answer, StoreAnswer::Bulk(BulkOutcome::Done { .. })) {
             store.call(call);
         }
     }
@@ -67,10 +67,10 @@ fn after(mut store: Store, entry: Entry, round: Round, answers: Vec<Answer>) -> 
 
 /// Rows of answer, later calls, outcome.
 fn assert_rows<const N: usize>(
-    store: &Store,
+    store: &TestStore,
     entry: &Entry,
     round: Round,
-    rows: [(Vec<Answer>, &[&str], &str); N],
+    rows: [(Vec<StoreAnswer>, &[&str], &str); N],
 ) {
     for (answers, sent, outcome) in rows {
         let after = after(store.clone(), entry.clone(), round, answers.clone());
@@ -82,17 +82,17 @@ fn assert_rows<const N: usize>(
     }
 }
 
-fn got<const N: usize>(answers: [GetOutcome; N]) -> Vec<Answer> {
-    answers.map(Answer::Get).into()
+fn got<const N: usize>(answers: [GetOutcome; N]) -> Vec<StoreAnswer> {
+    answers.map(StoreAnswer::Get).into()
 }
 
-fn bulk(answer: BulkOutcome) -> Vec<Answer> {
-    vec![Answer::Bulk(answer)]
+fn bulk(answer: BulkOutcome) -> Vec<StoreAnswer> {
+    vec![StoreAnswer::Bulk(answer)]
 }
 
 #[test]
 fn reading_a_placement() {
-    let store = Store::with(placed(1, Some("a"), &[]), &[("a", 1)]);
+    let store = TestStore::with(placed(1, Some("a"), &[]), &[("a", 1)]);
     let of = |offset, place, leftovers: &[&str]| got([placement(placed(offset, place, leftovers))]);
     // The store does not have the state in the answer, so every write-ahead over it fails.
     assert_rows(
@@ -123,8 +123,8 @@ fn reading_a_placement() {
 
 #[test]
 fn reading_the_document() {
-    let store = Store::with(placed(1, Some("b"), &["a"]), &[]);
-    let rows = |resumes: bool| -> [(Vec<Answer>, &[&str], &str); 7] {
+    let store = TestStore::with(placed(1, Some("b"), &["a"]), &[]);
+    let rows = |resumes: bool| -> [(Vec<StoreAnswer>, &[&str], &str); 7] {
         use GetOutcome::{Missing, Unanswered};
         let decided: &[&str] = match resumes {
             false => &["place 5 b [a] if unchanged", "put b@5", "delete a@5"],
@@ -150,14 +150,14 @@ fn reading_the_document() {
     stays[0].2 = "indexed";
     stays[1].2 = "indexed";
     assert_rows(&store, &entry([patch(text, 5)]), Round::ReadDocuments, stays);
-    let store = Store::with(placed(5, Some("b"), &["a"]), &[]);
+    let store = TestStore::with(placed(5, Some("b"), &["a"]), &[]);
     let moves = r#"{"location":{"lat":1,"lon":90},"p":1}"#;
     assert_rows(&store, &entry([patch(moves, 5)]), Round::ReadDocuments, rows(true));
 }
 
 #[test]
 fn writing_ahead() {
-    let store = Store::with(placed(1, Some("a"), &[]), &[("a", 1)]);
+    let store = TestStore::with(placed(1, Some("a"), &[]), &[("a", 1)]);
     assert_rows(
         &store,
         &entry([index(B, 5)]),
@@ -180,7 +180,7 @@ fn writing_ahead() {
 
 #[test]
 fn writing_a_deletion_ahead() {
-    let store = Store::with(placed(1, Some("a"), &[]), &[("a", 1)]);
+    let store = TestStore::with(placed(1, Some("a"), &[]), &[("a", 1)]);
     assert_rows(
         &store,
         &entry([delete(5)]),
@@ -195,7 +195,7 @@ fn writing_a_deletion_ahead() {
 
 #[test]
 fn writing_in_place() {
-    let store = Store::with(placed(1, Some("a"), &[]), &[("a", 1)]);
+    let store = TestStore::with(placed(1, Some("a"), &[]), &[("a", 1)]);
     assert_rows(
         &store,
         &entry([index(A, 5)]),
@@ -212,7 +212,7 @@ fn writing_in_place() {
 
 #[test]
 fn writing_the_document() {
-    let store = Store::with(placed(1, Some("a"), &[]), &[("a", 1)]);
+    let store = TestStore::with(placed(1, Some("a"), &[]), &[("a", 1)]);
     let examined: &[&str] = &["get b", "get a", "place 5! a [b] if unchanged"];
     assert_rows(
         &store,
@@ -231,7 +231,7 @@ fn writing_the_document() {
 #[test]
 fn raising_the_last_good_copy() {
     let refused_before = placed(5, Some("a"), &["b"]).map(Placement::after_refusal);
-    let store = Store::with(refused_before, &[("a", 1)]);
+    let store = TestStore::with(refused_before, &[("a", 1)]);
     let dead = "dead letter: refused_by_elasticsearch";
     assert_rows(
         &store,
@@ -249,7 +249,7 @@ fn raising_the_last_good_copy() {
 #[test]
 fn looking_for_the_last_good_copy() {
     use GetOutcome::{Missing, Unanswered};
-    let store = Store::with(placed(1, Some("a"), &[]), &[("a", 1)]);
+    let store = TestStore::with(placed(1, Some("a"), &[]), &[("a", 1)]);
     assert_rows(
         &store,
         &entry([unacceptable(B, 5)]),
@@ -266,7 +266,7 @@ fn looking_for_the_last_good_copy() {
 
 #[test]
 fn sweeping() {
-    let store = Store::with(placed(1, Some("a"), &[]), &[("a", 1)]);
+    let store = TestStore::with(placed(1, Some("a"), &[]), &[("a", 1)]);
     for (answer, outcome, clears) in [
         (done(), "moved", 1),
         (BulkOutcome::NotFound, "moved", 1),
@@ -280,15 +280,15 @@ fn sweeping() {
         assert_eq!((after.outcome.as_str(), after.clears), (outcome, clears), "{answer:?}");
         assert_eq!(after.cached.as_deref(), Some("5 b [a]"), "it names the leftover until the clear");
     }
-    let one_of_two = Store::with(placed(1, Some("a"), &["c"]), &[("a", 1)]);
-    let answers = vec![Answer::Bulk(done()), Answer::Bulk(BulkOutcome::Unanswered)];
+    let one_of_two = TestStore::with(placed(1, Some("a"), &["c"]), &[("a", 1)]);
+    let answers = vec![StoreAnswer::Bulk(done()), StoreAnswer::Bulk(BulkOutcome::Unanswered)];
     let after = after(one_of_two, entry([index(B, 5)]), Round::CleanUp, answers);
     assert_eq!((after.outcome.as_str(), after.clears), ("moved", 0));
 }
 
 #[test]
 fn setting_back() {
-    let store = Store::with(placed(1, Some("a"), &[]), &[("a", 1)]);
+    let store = TestStore::with(placed(1, Some("a"), &[]), &[("a", 1)]);
     for (answer, outcome, cached) in [
         (recorded(), "again: set_back", Some("5! a [b]")),
         (BulkOutcome::Conflict, "again: placement_conflict", None),
@@ -311,7 +311,7 @@ fn clearing() {
         (refused(), None),
         (BulkOutcome::Unanswered, None),
     ] {
-        let mut store = Store::with(placed(1, Some("a"), &[]), &[("a", 1)]);
+        let mut store = TestStore::with(placed(1, Some("a"), &[]), &[("a", 1)]);
         let mut owner = Owner::new();
         owner.work(&mut store, entry([index(B, 5)]));
         let state = owner.state.take().unwrap();
@@ -320,7 +320,7 @@ fn clearing() {
         assert_eq!(in_short(&owner.batch().calls()), ["place 5 b [] if unchanged"]);
         owner.answered(bulk(answer.clone()));
         while owner.batch().round().is_some() {
-            assert_eq!(owner.batch().calls(), Vec::<Call>::new());
+            assert_eq!(owner.batch().calls(), Vec::<StoreCall>::new());
             owner.step(&mut store);
         }
         let Some(Batch::Finished(mut finished)) = owner.batch.take() else { panic!("not finished") };
@@ -332,7 +332,7 @@ fn clearing() {
 
 #[test]
 fn attempt_state_survives_a_round_without_answers() {
-    let store = Store::with(placed(5, Some("a"), &["b"]), &[]);
+    let store = TestStore::with(placed(5, Some("a"), &["b"]), &[]);
     let mut owner = Owner::new();
     let mut entry = entry([patch(r#"{"p":1}"#, 5)]);
     let nothing_found = Some(NothingFound { at: STAMP, looks: 1 });

@@ -1,7 +1,7 @@
 //! Every weakening named by the protocol, as the history that it would break: owner and zombie as two movers over one
 //! store, step by step. Each test fails without its rule.
 
-use super::store::{Answer, Store};
+use super::store::{StoreAnswer, TestStore};
 use super::*;
 use crate::core::invariants::*;
 use crate::core::mover::REFUSED_FOLD;
@@ -9,12 +9,12 @@ use crate::io::elastic::Get;
 use crate::io::elastic::rounds::{BulkOutcome, GetOutcome};
 
 /// Document `x` lives in geoshard `a`, written by record 1.
-pub(super) fn in_a() -> Store {
-    Store::with(placed(1, Some("a"), &[]), &[("a", 1)])
+pub(super) fn in_a() -> TestStore {
+    TestStore::with(placed(1, Some("a"), &[]), &[("a", 1)])
 }
 
 /// Nothing is in flight: one copy, in its geoshard. Returns the store in short.
-pub(super) fn at_rest(store: &Store) -> String {
+pub(super) fn at_rest(store: &TestStore) -> String {
     inv_1_every_copy_is_named(&store.view(&id("x"))).unwrap();
     inv_5_at_rest_there_is_one_copy(&store.view(&id("x"))).unwrap();
     store.x()
@@ -56,7 +56,7 @@ fn fold_that_went_elsewhere_and_back_is_not_in_place() {
 /// that record with a good one for the same geoshard.
 #[test]
 pub(super) fn fold_over_the_placements_own_record_is_not_in_place() {
-    let mut store = Store::default();
+    let mut store = TestStore::default();
     let (mut zombie, mut owner) = (Owner::new(), Owner::new());
     zombie.begin(entry([unacceptable(A, 1)])).up_to(Round::CleanUp, &mut store);
     assert_eq!(in_short(&zombie.batch().calls()), ["place 1! a [] if unchanged"]);
@@ -132,7 +132,7 @@ fn entry_behind_the_recorded_position_waits_for_its_patches() {
 #[test]
 fn nothing_is_written_before_its_placement() {
     for (store, entry, announced) in [
-        (Store::default(), entry([index(B, 2)]), "place 2 b [] if absent"),
+        (TestStore::default(), entry([index(B, 2)]), "place 2 b [] if absent"),
         (in_a(), entry([index(B, 2)]), "place 2 b [a] if unchanged"),
         (in_a(), entry([delete(2)]), "place 2 deleted [a] if unchanged"),
     ] {
@@ -150,7 +150,7 @@ fn nothing_is_written_before_its_placement() {
 
 #[test]
 fn new_document_is_written_ahead_for_later_deletes() {
-    let mut store = Store::default();
+    let mut store = TestStore::default();
     let (mut zombie, mut owner) = (Owner::new(), Owner::new());
     zombie.begin(entry([index(A, 1)])).up_to(Round::Announce, &mut store);
     owner.work_out(&mut store, entry([index(A, 1), delete(2)]));
@@ -160,24 +160,24 @@ fn new_document_is_written_ahead_for_later_deletes() {
 
 #[test]
 fn late_write_does_not_revive_a_deleted_document() {
-    let mut store = Store::default();
+    let mut store = TestStore::default();
     let (mut zombie, mut owner) = (Owner::new(), Owner::new());
     let late = zombie.begin(entry([index(A, 1)])).up_to(Round::WriteDocuments, &mut store).unanswered();
     owner.work_out(&mut store, entry([index(A, 1), delete(2)]));
-    assert_eq!(store.deliver(late), [Answer::Bulk(BulkOutcome::Conflict)]);
+    assert_eq!(store.deliver(late), [StoreAnswer::Bulk(BulkOutcome::Conflict)]);
     assert_eq!(at_rest(&store), "2 deleted [a] | ");
 }
 
 #[test]
 fn delete_of_an_unknown_document_is_recorded() {
-    let mut store = Store::default();
+    let mut store = TestStore::default();
     assert_eq!(in_short_of(&Owner::new().work_out(&mut store, entry([delete(2)]))), "deleted");
     assert_eq!(at_rest(&store), "2 deleted [] | ");
 }
 
 #[test]
 fn decision_at_a_position_is_not_repeated_under_another_map() {
-    let mut store = Store::default();
+    let mut store = TestStore::default();
     let (mut zombie, mut owner) = (Owner::by(two_maps(OLD_MAP)), Owner::by(two_maps(NEW_MAP)));
     zombie.begin(entry([index(A, 5)])).up_to(Round::WriteDocuments, &mut store);
     owner.work_out(&mut store, entry_by(&two_maps(NEW_MAP), [index(A, 5)]));
@@ -188,7 +188,7 @@ fn decision_at_a_position_is_not_repeated_under_another_map() {
 
 #[test]
 pub(super) fn record_up_to_the_recorded_position_does_not_decide_again() {
-    let mut store = Store::default();
+    let mut store = TestStore::default();
     Owner::by(two_maps(OLD_MAP)).work_out(&mut store, entry([index(A, 3)]));
     let newer = entry_by(&two_maps(NEW_MAP), [index(A, 3), patch(r#"{"p":4}"#, 4)]);
     Owner::by(two_maps(NEW_MAP)).work_out(&mut store, newer);
@@ -222,14 +222,14 @@ fn late_delete_does_not_remove_a_copy_that_came_back() {
     let late = zombie.begin(entry([index(B, 2)])).up_to(Round::CleanUp, &mut store).unanswered();
     assert_eq!(in_short(&late), ["delete a@2"]);
     owner.work_out(&mut store, entry([index(A, 3)]));
-    assert_eq!(store.deliver(late), [Answer::Bulk(BulkOutcome::Conflict)]);
+    assert_eq!(store.deliver(late), [StoreAnswer::Bulk(BulkOutcome::Conflict)]);
     assert_eq!(at_rest(&store), "3 a [b] | a@3");
 }
 
 #[test]
 pub(super) fn newer_copy_in_a_leftover_is_neither_copied_nor_ignored() {
     let (fourth, fifth) = (patch(r#"{"p":4}"#, 4), index(A, 5));
-    let mut store = Store::with(placed(2, Some("b"), &["a"]), &[("b", 2)]);
+    let mut store = TestStore::with(placed(2, Some("b"), &["a"]), &[("b", 2)]);
     let (mut zombie, mut owner) = (Owner::new(), Owner::new());
     owner.begin(entry([fourth.clone()])).up_to(Round::ReadDocuments, &mut store);
     zombie.work_out(&mut store, entry([fourth.clone(), fifth.clone()]));
@@ -245,7 +245,7 @@ pub(super) fn newer_copy_in_a_leftover_is_neither_copied_nor_ignored() {
 #[test]
 pub(super) fn already_written_copy_does_not_hide_a_move_there_and_back() {
     let (second, third) = (patch(r#"{"location":{"lon":90}}"#, 2), patch(r#"{"location":{"lon":0}}"#, 3));
-    let mut store = Store::default();
+    let mut store = TestStore::default();
     let (mut zombie, mut owner) = (Owner::new(), Owner::new());
     owner.work(&mut store, entry([index(A, 1)]));
     zombie.work_out(&mut store, entry([second.clone()]));
@@ -282,7 +282,7 @@ fn document_that_moved_during_the_read_is_not_missing() {
 
 #[test]
 fn document_not_found_repeatedly_under_one_placement_is_missing() {
-    let mut store = Store::with(placed(1, Some("a"), &[]), &[]);
+    let mut store = TestStore::with(placed(1, Some("a"), &[]), &[]);
     let mut owner = Owner::new();
     let mut entry = entry([patch(r#"{"p":2}"#, 2)]);
     for _ in 0..5 {
@@ -375,7 +375,7 @@ fn refused_document_stays_despite_an_unfinished_move() {
 
 #[test]
 fn refused_new_document_leaves_a_refused_placement() {
-    let mut store = Store::default();
+    let mut store = TestStore::default();
     Owner::new().work_out(&mut store, entry([unacceptable(B, 5)]));
     assert_eq!(at_rest(&store), "5! b [] | ");
     // The next record writes its placement, so that no owner mistakes the refusal for its own.
@@ -387,7 +387,7 @@ fn refused_new_document_leaves_a_refused_placement() {
 /// allow for the copy that the owner is writing.
 #[test]
 pub(super) fn refusal_allows_for_a_late_copy() {
-    let mut store = Store::default();
+    let mut store = TestStore::default();
     let (mut zombie, mut owner) = (Owner::new(), Owner::new());
     owner.begin(entry([index(A, 1)])).up_to(Round::WriteDocuments, &mut store);
     zombie.work_out(&mut store, entry([index(A, 1), unacceptable(A, 2)]));
@@ -400,7 +400,7 @@ pub(super) fn refusal_allows_for_a_late_copy() {
 /// Found by the model, as the one before: a copy that a zombie misses may be in flight.
 #[test]
 pub(super) fn patch_of_a_missing_document_allows_for_a_late_copy() {
-    let mut store = Store::default();
+    let mut store = TestStore::default();
     let (mut zombie, mut owner) = (Owner::new(), Owner::new());
     owner.begin(entry([index(A, 1)])).up_to(Round::WriteDocuments, &mut store);
     zombie.work_out(&mut store, entry([index(A, 1), unacceptable(A, 2)]));
@@ -477,7 +477,7 @@ fn zombie_does_not_delete_the_last_good_copy_after_a_refusal() {
 
 #[test]
 fn patches_without_a_result_still_finish_an_earlier_move() {
-    let mut store = Store::default();
+    let mut store = TestStore::default();
     let mut first = index(A, 1);
     first.body = Body::Index {
         doc: r#"{"location":"1,0"}"#.into(),
@@ -501,20 +501,20 @@ fn finishing(writes: [Write; 1]) -> Entry {
 
 #[test]
 fn decision_of_a_lost_record_is_finished() {
-    let mut store = Store::with(placed(5, Some("b"), &["a"]), &[("a", 1)]);
+    let mut store = TestStore::with(placed(5, Some("b"), &["a"]), &[("a", 1)]);
     let patched = patch(r#"{"p":3}"#, 3);
     assert_eq!(in_short_of(&Owner::new().work(&mut store, entry([patched.clone()]))), "parked until 5");
     assert_eq!(in_short_of(&Owner::new().work_out(&mut store, finishing([patched]))), "indexed");
     assert_eq!(at_rest(&store), "5 b [a] | b@3");
     assert!(store.text("b").contains(r#""p":3"#));
-    let mut deleted = Store::with(placed(5, None, &["a"]), &[("a", 1)]);
+    let mut deleted = TestStore::with(placed(5, None, &["a"]), &[("a", 1)]);
     Owner::new().work_out(&mut deleted, finishing([index(A, 3)]));
     assert_eq!(at_rest(&deleted), "5 deleted [a] | ");
 }
 
 #[test]
 fn finishing_a_lost_records_decision_moves_a_newer_copy() {
-    let mut store = Store::with(placed(5, Some("b"), &["a"]), &[("a", 3)]);
+    let mut store = TestStore::with(placed(5, Some("b"), &["a"]), &[("a", 3)]);
     assert_eq!(in_short_of(&Owner::new().work_out(&mut store, finishing([patch(r#"{"p":3}"#, 3)]))), "moved");
     assert_eq!(at_rest(&store), "5 b [a] | b@3");
     assert_eq!(store.text("b"), doc(A, 3));
@@ -524,7 +524,7 @@ fn finishing_a_lost_records_decision_moves_a_newer_copy() {
 /// that, the older record cannot be written over the tombstone in `a`; the copy in `b` is the last one.
 #[test]
 pub(super) fn finishing_a_lost_records_decision_keeps_the_last_copy() {
-    let mut store = Store::default();
+    let mut store = TestStore::default();
     let mut dead = Owner::new();
     dead.work_out(&mut store, entry([index(A, 1)]));
     dead.work_out(&mut store, entry([index(B, 2)]));
@@ -538,7 +538,7 @@ pub(super) fn finishing_a_lost_records_decision_keeps_the_last_copy() {
 
 #[test]
 fn patch_of_a_missing_document_is_reported_despite_a_lost_record() {
-    let mut store = Store::with(placed(5, Some("b"), &[]), &[]);
+    let mut store = TestStore::with(placed(5, Some("b"), &[]), &[]);
     let outcome = Owner::new().work_out(&mut store, finishing([patch(r#"{"p":3}"#, 3)]));
     assert_eq!(in_short_of(&outcome), "dead letter: missing_document");
 }
@@ -559,7 +559,7 @@ fn swept_leftovers_are_not_named_again() {
 
 #[test]
 fn leftover_with_a_newer_copy_stays_named() {
-    let mut store = Store::with(placed(2, Some("b"), &["a"]), &[("a", 7)]);
+    let mut store = TestStore::with(placed(2, Some("b"), &["a"]), &[("a", 7)]);
     let mut owner = Owner::new();
     owner.work_out(&mut store, entry([index(B, 3)]));
     owner.clear(&mut store);
@@ -577,7 +577,7 @@ fn late_clear_changes_nothing() {
     zombie.batch = Some(Batch::begin(zombie.state.take().unwrap(), Vec::new()));
     let late = zombie.up_to(Round::Announce, &mut store).unanswered();
     Owner::new().work_out(&mut store, entry([index(C, 3)]));
-    assert_eq!(store.deliver(late), [Answer::Bulk(BulkOutcome::Conflict)]);
+    assert_eq!(store.deliver(late), [StoreAnswer::Bulk(BulkOutcome::Conflict)]);
     assert_eq!(at_rest(&store).split(" [").next(), Some("3 c"));
 }
 
@@ -642,7 +642,7 @@ fn missing_document_is_handled_as_configured() {
         (Create, part(), unplaced, nothing),
         (Create, touch(5), "nothing to place", nothing),
     ] {
-        let mut store = Store::default();
+        let mut store = TestStore::default();
         let done = Owner::by(Rules { on_missing, ..rules() }).work_out(&mut store, entry([write.clone()]));
         assert_eq!(
             (in_short_of(&done).as_str(), at_rest(&store).as_str()),

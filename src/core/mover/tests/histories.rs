@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::store::{Answer, Call, Store, UNACCEPTABLE};
+use super::store::{StoreAnswer, StoreCall, TestStore, UNACCEPTABLE};
 use super::*;
 use crate::base::clock::Instant;
 use crate::base::random::Random;
@@ -75,8 +75,8 @@ enum Kind {
 
 /// One call of a round, and its answer once there is one.
 struct Sent {
-    call: Call,
-    answer: Option<Answer>,
+    call: StoreCall,
+    answer: Option<StoreAnswer>,
 }
 
 /// A worker: the owner of the partition, or a zombie.
@@ -103,7 +103,7 @@ struct World<'a> {
     new_map: [&'static str; 3],
     on_missing: OnMissing,
     searches_are_served: bool,
-    store: Store,
+    store: TestStore,
     /// All records as they were written; the offset is the index.
     written: Vec<Write>,
     /// Those left in the topic.
@@ -113,7 +113,7 @@ struct World<'a> {
     owner: Worker,
     zombies: Vec<Worker>,
     /// Abandoned calls that may still be executed.
-    late: Vec<Call>,
+    late: Vec<StoreCall>,
     /// Folds that were dead-lettered or dropped: document, first and last offset.
     undeliverable: BTreeSet<(DocId, i64, i64)>,
     way: String,
@@ -167,7 +167,7 @@ impl<'a> World<'a> {
             kind,
             new_map,
             on_missing,
-            store: Store::default(),
+            store: TestStore::default(),
             log: written.iter().cloned().map(Some).collect(),
             written,
             ids,
@@ -386,7 +386,7 @@ impl<'a> World<'a> {
     }
 
     /// Decides the fate of a call. Without an answer it is sent again later.
-    fn carry_out(&mut self, by: usize, call: &Call) -> Option<Answer> {
+    fn carry_out(&mut self, by: usize, call: &StoreCall) -> Option<StoreAnswer> {
         match self.rng.below(100) {
             0..=85 => Some(self.execute(by, call)),
             86..=91 => {
@@ -400,7 +400,7 @@ impl<'a> World<'a> {
                 Some(call.unanswered())
             }
             _ => {
-                if matches!(call, Call::Bulk(_)) {
+                if matches!(call, StoreCall::Bulk(_)) {
                     self.late.push(call.clone());
                 }
                 Some(call.unanswered())
@@ -412,20 +412,20 @@ impl<'a> World<'a> {
         let n = self.rng.below(self.late.len());
         let call = self.late.swap_remove(n);
         let answer = self.execute(99, &call);
-        let is_conflict = answer == Answer::Bulk(BulkOutcome::Conflict);
+        let is_conflict = answer == StoreAnswer::Bulk(BulkOutcome::Conflict);
         self.see(if is_conflict { "carried out late: conflict" } else { "carried out late: done" });
     }
 
     /// Executes one call and checks the invariants that always hold.
-    fn execute(&mut self, by: usize, call: &Call) -> Answer {
+    fn execute(&mut self, by: usize, call: &StoreCall) -> StoreAnswer {
         let id = call.id().clone();
         let before = self.store.view(&id);
         let answer = self.store.call(call);
         let after = self.store.view(&id);
-        if !matches!(call, Call::Get(_)) || self.way.len() < 100_000 {
+        if !matches!(call, StoreCall::Get(_)) || self.way.len() < 100_000 {
             let answer = match &answer {
-                Answer::Get(answer) => format!("{answer:?}").chars().take(24).collect(),
-                Answer::Bulk(answer) => format!("{answer:?}"),
+                StoreAnswer::Get(answer) => format!("{answer:?}").chars().take(24).collect(),
+                StoreAnswer::Bulk(answer) => format!("{answer:?}"),
             };
             self.note(format_args!("{by} {id:?} {}: {answer} ({after})", call_in_short(call)));
         }
@@ -463,7 +463,7 @@ impl<'a> World<'a> {
     /// A zombie's end: its calls are executed late, or never.
     fn bury(&mut self, zombie: Worker) {
         for Sent { call, answer } in zombie.sent {
-            if answer.is_none() && matches!(call, Call::Bulk(_)) && self.rng.percent(70) {
+            if answer.is_none() && matches!(call, StoreCall::Bulk(_)) && self.rng.percent(70) {
                 self.late.push(call);
             }
         }

@@ -28,7 +28,7 @@ mod tally;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use self::store::{Answer, Call, Store};
+use self::store::{StoreAnswer, StoreCall, TestStore};
 use super::{
     Announce, CleanUp, Done, Entry, FindLastCopy, Finished, MoverState, NothingFound, OnMissing, Outcome,
     ReadDocuments, ReadPlacements, RetryState, Rules, Settled, Sweep, Swept, WriteDocuments,
@@ -165,7 +165,7 @@ impl Batch {
     }
 
     /// The calls of this round.
-    fn calls(&self) -> Vec<Call> {
+    fn calls(&self) -> Vec<StoreCall> {
         let (gets, ops) = match self {
             Self::ReadPlacements(round) => (round.gets(), Vec::new()),
             Self::ReadDocuments(round) => (round.gets(), Vec::new()),
@@ -175,15 +175,15 @@ impl Batch {
             Self::CleanUp(round) => (Vec::new(), round.ops()),
             Self::Finished(_) => (Vec::new(), Vec::new()),
         };
-        gets.into_iter().map(Call::Get).chain(ops.into_iter().map(Call::Bulk)).collect()
+        gets.into_iter().map(StoreCall::Get).chain(ops.into_iter().map(StoreCall::Bulk)).collect()
     }
 
-    fn answered(self, answers: Vec<Answer>) -> Self {
+    fn answered(self, answers: Vec<StoreAnswer>) -> Self {
         let (mut gets, mut ops) = (Vec::new(), Vec::new());
         for answer in answers {
             match answer {
-                Answer::Get(answer) => gets.push(answer),
-                Answer::Bulk(answer) => ops.push(answer),
+                StoreAnswer::Get(answer) => gets.push(answer),
+                StoreAnswer::Bulk(answer) => ops.push(answer),
             }
         }
         match self {
@@ -240,7 +240,7 @@ impl Owner {
     }
 
     /// Runs until `round` is about to be sent.
-    fn up_to(&mut self, round: Round, store: &mut Store) -> &mut Self {
+    fn up_to(&mut self, round: Round, store: &mut TestStore) -> &mut Self {
         while self.batch().round().unwrap() < round {
             self.step(store);
         }
@@ -248,26 +248,26 @@ impl Owner {
     }
 
     /// Executes one round.
-    fn step(&mut self, store: &mut Store) -> &mut Self {
+    fn step(&mut self, store: &mut TestStore) -> &mut Self {
         let answers = self.batch().calls().iter().map(|call| store.call(call)).collect();
         self.answered(answers)
     }
 
     /// Answers the round regardless of the store.
-    fn answered(&mut self, answers: Vec<Answer>) -> &mut Self {
+    fn answered(&mut self, answers: Vec<StoreAnswer>) -> &mut Self {
         self.batch = Some(self.batch.take().unwrap().answered(answers));
         self
     }
 
     /// Abandons the round, and returns its calls, which are still in flight.
-    fn unanswered(&mut self) -> Vec<Call> {
+    fn unanswered(&mut self) -> Vec<StoreCall> {
         let calls = self.batch().calls();
-        self.answered(calls.iter().map(Call::unanswered).collect());
+        self.answered(calls.iter().map(StoreCall::unanswered).collect());
         calls
     }
 
     /// Runs the rest of the batch.
-    fn finish(&mut self, store: &mut Store) -> Outcome {
+    fn finish(&mut self, store: &mut TestStore) -> Outcome {
         while self.batch().round().is_some() {
             self.step(store);
         }
@@ -283,7 +283,7 @@ impl Owner {
     }
 
     /// Executes the due sweeps: returns their calls.
-    fn sweep(&mut self, store: &mut Store) -> Vec<String> {
+    fn sweep(&mut self, store: &mut TestStore) -> Vec<String> {
         let sweeps = std::mem::take(&mut self.sweeps);
         let state = MoverState { sweeps, ..self.state.take().unwrap() };
         self.batch = Some(Batch::begin(state, Vec::new()));
@@ -299,12 +299,12 @@ impl Owner {
     }
 
     /// One entry from beginning to end.
-    fn work(&mut self, store: &mut Store, entry: Entry) -> Outcome {
+    fn work(&mut self, store: &mut TestStore, entry: Entry) -> Outcome {
         self.begin(entry).finish(store)
     }
 
     /// Runs one entry, and again with its state as long as it returns to step 1.
-    fn work_out(&mut self, store: &mut Store, mut entry: Entry) -> Outcome {
+    fn work_out(&mut self, store: &mut TestStore, mut entry: Entry) -> Outcome {
         for _ in 0..10 {
             match self.work(store, entry.clone()) {
                 Outcome::Again { carry, .. } => entry.carry = carry,
@@ -315,7 +315,7 @@ impl Owner {
     }
 
     /// Sends the pending clears.
-    fn clear(&mut self, store: &mut Store) {
+    fn clear(&mut self, store: &mut TestStore) {
         let batch = Batch::begin(self.state.take().unwrap(), Vec::new());
         self.batch = Some(batch);
         while self.batch().round().is_some() {
@@ -326,9 +326,9 @@ impl Owner {
     }
 }
 
-impl Store {
+impl TestStore {
     /// Executes calls that were in flight.
-    fn deliver(&mut self, late: Vec<Call>) -> Vec<Answer> {
+    fn deliver(&mut self, late: Vec<StoreCall>) -> Vec<StoreAnswer> {
         late.iter().map(|call| self.call(call)).collect()
     }
 
@@ -386,17 +386,17 @@ fn placement_in_short(placement: &Placement) -> String {
 }
 
 /// `get b`, `put b@5`, `delete a@5`, `place 5 b [a] if unchanged`.
-fn call_in_short(call: &Call) -> String {
+fn call_in_short(call: &StoreCall) -> String {
     let index_name = |index: &Index| match index {
         Index::Placements => "placement".to_owned(),
         index => index.suffix().to_owned(),
     };
     match call {
-        Call::Get(get) => format!("get {}", index_name(&get.index)),
-        Call::Bulk(BulkOp::Delete { index, version, .. }) => {
+        StoreCall::Get(get) => format!("get {}", index_name(&get.index)),
+        StoreCall::Bulk(BulkOp::Delete { index, version, .. }) => {
             format!("delete {}@{}", index_name(index), version.offset())
         }
-        Call::Bulk(BulkOp::Index { index: Index::Placements, guard, source, .. }) => {
+        StoreCall::Bulk(BulkOp::Index { index: Index::Placements, guard, source, .. }) => {
             let guard = match guard {
                 WriteCondition::Absent => "if absent",
                 WriteCondition::Unchanged(_) => "if unchanged",
@@ -404,18 +404,20 @@ fn call_in_short(call: &Call) -> String {
             };
             format!("place {} {guard}", placement_in_short(&Placement::from_json(source).unwrap()))
         }
-        Call::Bulk(BulkOp::Index { index, guard: WriteCondition::External(version), .. }) => {
+        StoreCall::Bulk(BulkOp::Index { index, guard: WriteCondition::External(version), .. }) => {
             format!("put {}@{}", index_name(index), version.offset())
         }
-        Call::Bulk(BulkOp::Index { index, guard: WriteCondition::ExternalOrEqual(version), .. }) => {
+        StoreCall::Bulk(BulkOp::Index { index, guard: WriteCondition::ExternalOrEqual(version), .. }) => {
             format!("put {}@{} again", index_name(index), version.offset())
         }
-        Call::Bulk(BulkOp::Index { index, guard, .. }) => format!("put {} by {guard:?}", index_name(index)),
-        Call::Bulk(BulkOp::Remove { index, .. }) => format!("remove {} if unchanged", index_name(index)),
+        StoreCall::Bulk(BulkOp::Index { index, guard, .. }) => {
+            format!("put {} by {guard:?}", index_name(index))
+        }
+        StoreCall::Bulk(BulkOp::Remove { index, .. }) => format!("remove {} if unchanged", index_name(index)),
     }
 }
 
-fn in_short(calls: &[Call]) -> Vec<String> {
+fn in_short(calls: &[StoreCall]) -> Vec<String> {
     calls.iter().map(call_in_short).collect()
 }
 

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use super::counterexamples::{at_rest, in_a};
-use super::store::Store;
+use super::store::TestStore;
 use super::*;
 use crate::core::invariants::inv_1_every_copy_is_named;
 
@@ -17,12 +17,12 @@ fn owner_of(partition: i32) -> Owner {
 }
 
 /// Document `x` in geoshard `a`, by record 1 of partition 1.
-fn in_a_by_partition_1() -> Store {
+fn in_a_by_partition_1() -> TestStore {
     let placement = placed(1, Some("a"), &[]).map(|placement| placement.by_partition(Some(1)));
-    Store::with(placement, &[("a", 1)])
+    TestStore::with(placement, &[("a", 1)])
 }
 
-fn partition(store: &Store) -> Option<i32> {
+fn partition(store: &TestStore) -> Option<i32> {
     store.view(&id("x")).placement.unwrap().partition
 }
 
@@ -39,7 +39,12 @@ pub(super) fn corrected_decision_names_its_partition() {
 
 /// Each owner has one entry; the first is stopped before round `cuts.0`, then the second before `cuts.1`; then the
 /// first goes on, then the second. Returns both outcomes.
-fn play(store: &mut Store, entries: [&Entry; 2], partitions: [i32; 2], cuts: (usize, usize)) -> [String; 2] {
+fn play(
+    store: &mut TestStore,
+    entries: [&Entry; 2],
+    partitions: [i32; 2],
+    cuts: (usize, usize),
+) -> [String; 2] {
     let mut owners = partitions.map(owner_of);
     for ((owner, entry), rounds) in owners.iter_mut().zip(entries).zip([cuts.0, cuts.1]) {
         owner.begin(entry.clone());
@@ -61,7 +66,7 @@ fn play(store: &mut Store, entries: [&Entry; 2], partitions: [i32; 2], cuts: (us
 
 /// Every two records of two partitions, at lower, equal and higher offsets, stopped at every two rounds. `check` gets
 /// the store, the store without partition 2, and the outcomes of both records; it returns whether to go on.
-fn every_history(mut check: impl FnMut(&Store, &str, [String; 2]) -> ControlFlow<()>) -> ControlFlow<()> {
+fn every_history(mut check: impl FnMut(&TestStore, &str, [String; 2]) -> ControlFlow<()>) -> ControlFlow<()> {
     let records = |offset| {
         [
             entry([index(A, offset)]),
@@ -125,7 +130,7 @@ fn comparing_partitions_would_park_or_lose_a_write() {
 fn first_of_two_concurrent_partitions_owns_the_document() {
     for offset in [4, 5, 6] {
         for cuts in (0..6).flat_map(|first| (0..6).map(move |second| (first, second))) {
-            let mut store = Store::default();
+            let mut store = TestStore::default();
             let entries = [entry([index(A, 5)]), entry([index(B, offset)])];
             let outcomes = play(&mut store, [&entries[0], &entries[1]], [1, 2], cuts);
             assert_eq!(outcomes.iter().filter(|outcome| *outcome == REJECTED).count(), 1, "{outcomes:?}");

@@ -110,7 +110,7 @@ fn delete_stands_whatever_the_source_says_of_a_later_patch() {
 /// Found by the model.
 #[test]
 pub(super) fn recorded_gone_document_is_not_placed_by_a_zombie() {
-    let mut store = Store::with(None, &[]);
+    let mut store = TestStore::with(None, &[]);
     let missing = entry_by(&fetching(), [patch(r#"{"p":1}"#, 2)]);
     let mut zombie = Owner::by(fetching());
     zombie.begin(told(missing.clone(), 2, says(A, 7))).up_to(Round::Announce, &mut store);
@@ -138,7 +138,7 @@ fn delete_with_a_touch_resumes_the_touchs_fetched_document() {
 /// Found by the model.
 #[test]
 fn patch_after_a_delete_resumes_its_fetched_document() {
-    let mut store = Store::with(None, &[]);
+    let mut store = TestStore::with(None, &[]);
     let fold = entry_by(&fetching(), [delete(2), patch(r#"{"n":9}"#, 3)]);
     let mut zombie = Owner::by(fetching());
     zombie.begin(told(fold.clone(), 3, says(A, 7))).up_to(Round::WriteDocuments, &mut store);

@@ -1,6 +1,6 @@
 //! A node that is cut off from its master answers reads from its old state, and takes no writes.
 
-use super::store::{Answer, Call, Store};
+use super::store::{StoreAnswer, StoreCall, TestStore};
 use super::*;
 use crate::base::random::Random;
 use crate::core::mover::decide::{EntryPlan, NewestCopy, decide};
@@ -10,7 +10,7 @@ use crate::io::elastic::{FoundDocument, SeqNo};
 
 impl Owner {
     /// Like [`Owner::work`], with reads answered by another node than writes.
-    fn work_reading(&mut self, reads: &Store, store: &mut Store, entry: Entry) -> Outcome {
+    fn work_reading(&mut self, reads: &TestStore, store: &mut TestStore, entry: Entry) -> Outcome {
         self.begin(entry);
         while self.batch().round().is_some() {
             self.step_reading(reads, store);
@@ -18,9 +18,9 @@ impl Owner {
         self.finish(store)
     }
 
-    fn step_reading(&mut self, reads: &Store, store: &mut Store) -> &mut Self {
-        let answer = |call: &Call| match call {
-            Call::Get(get) => Answer::Get(reads.read(get)),
+    fn step_reading(&mut self, reads: &TestStore, store: &mut TestStore) -> &mut Self {
+        let answer = |call: &StoreCall| match call {
+            StoreCall::Get(get) => StoreAnswer::Get(reads.read(get)),
             call => store.call(call),
         };
         let answers = self.batch().calls().iter().map(answer).collect();
@@ -40,7 +40,7 @@ fn set(offset: i64) -> Entry {
 
 #[test]
 fn base_older_than_an_in_place_write_is_read_again() {
-    let mut store = Store::default();
+    let mut store = TestStore::default();
     let mut owner = Owner::new();
     owner.work_out(&mut store, entry([index(A, 1)]));
     owner.work_out(&mut store, set(2));
@@ -57,7 +57,7 @@ fn base_older_than_an_in_place_write_is_read_again() {
 
 #[test]
 fn base_older_than_its_placement_is_read_from_another_node() {
-    let cut_off = Store::with(placed(1, Some("a"), &[]), &[("a", 1)]);
+    let cut_off = TestStore::with(placed(1, Some("a"), &[]), &[("a", 1)]);
     let mut store = cut_off.clone();
     Owner::new().work_out(&mut store, entry([touch(2), patch(r#"{"p3":1}"#, 3)]));
     assert_eq!(store.x(), "3 a [] | a@3");
@@ -83,11 +83,11 @@ fn base_older_than_its_placement_is_read_from_another_node() {
 /// An old copy was restored, or the decision of a lost record was finished: nothing newer will come.
 #[test]
 fn old_base_is_used_once_proved_newest() {
-    let mut store = Store::with(placed(3, Some("a"), &[]), &[("a", 1)]);
+    let mut store = TestStore::with(placed(3, Some("a"), &[]), &[("a", 1)]);
     let (mut owner, mut fourth) = (Owner::new(), set(4));
     again(owner.work(&mut store, fourth.clone()), "older_copy", &mut fourth);
     again(owner.work(&mut store, fourth.clone()), "confirmed_copy", &mut fourth);
-    let stale = Store::with(placed(3, Some("a"), &[]), &[("a", 0)]);
+    let stale = TestStore::with(placed(3, Some("a"), &[]), &[("a", 0)]);
     again(owner.work_reading(&stale, &mut store, fourth.clone()), "older_copy", &mut fourth);
     assert_eq!(outcome_in_short(&owner.work(&mut store, fourth)), "indexed");
     assert_eq!(store.x(), "3 a [] | a@4");
@@ -95,7 +95,7 @@ fn old_base_is_used_once_proved_newest() {
 
 #[test]
 fn stale_last_good_copy_does_not_replace_the_newer_one() {
-    let mut store = Store::default();
+    let mut store = TestStore::default();
     let mut owner = Owner::new();
     owner.work_out(&mut store, entry([index(A, 1)]));
     let cut_off = store.clone();
@@ -112,7 +112,7 @@ fn stale_last_good_copy_does_not_replace_the_newer_one() {
 
 #[test]
 fn written_version_is_remembered_if_a_write_ahead_gets_no_answer() {
-    let mut store = Store::default();
+    let mut store = TestStore::default();
     let mut owner = Owner::new();
     owner.work_out(&mut store, entry([index(A, 1)]));
     let cut_off = store.clone();
@@ -204,7 +204,7 @@ pub(super) fn reads_from_a_cut_off_node_revert_no_write() {
     let (mut doubts, mut stale) = (0, 0);
     for seed in 0..300 {
         let mut random = Random::new(seed);
-        let mut store = Store::default();
+        let mut store = TestStore::default();
         let mut owner = Owner::new();
         owner.work_out(&mut store, entry([index(A, 1)]));
         let (mut cut_off, mut first) = (store.clone(), 1);

@@ -20,24 +20,24 @@ pub(super) const UNACCEPTABLE: &str = "unacceptable";
 
 /// One call to the store.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Call {
+pub(super) enum StoreCall {
     Get(Get),
     Bulk(BulkOp),
 }
 
 /// The answer.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Answer {
+pub(super) enum StoreAnswer {
     Get(GetOutcome),
     Bulk(BulkOutcome),
 }
 
-impl Call {
+impl StoreCall {
     /// What the caller sees without an answer in time.
-    pub(super) fn unanswered(&self) -> Answer {
+    pub(super) fn unanswered(&self) -> StoreAnswer {
         match self {
-            Self::Get(_) => Answer::Get(GetOutcome::Unanswered),
-            Self::Bulk(_) => Answer::Bulk(BulkOutcome::Unanswered),
+            Self::Get(_) => StoreAnswer::Get(GetOutcome::Unanswered),
+            Self::Bulk(_) => StoreAnswer::Bulk(BulkOutcome::Unanswered),
         }
     }
 
@@ -59,16 +59,16 @@ struct Slot {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Store {
+pub(super) struct TestStore {
     slots: BTreeMap<(Index, DocId), Slot>,
     next_seq_no: u64,
 }
 
-impl Store {
-    pub(super) fn call(&mut self, call: &Call) -> Answer {
+impl TestStore {
+    pub(super) fn call(&mut self, call: &StoreCall) -> StoreAnswer {
         match call {
-            Call::Get(get) => Answer::Get(self.read(get)),
-            Call::Bulk(op) => Answer::Bulk(self.exec(op)),
+            StoreCall::Get(get) => StoreAnswer::Get(self.read(get)),
+            StoreCall::Bulk(op) => StoreAnswer::Bulk(self.exec(op)),
         }
     }
 
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn external_versions_compare_with_copies_and_tombstones() {
-        let mut store = Store::default();
+        let mut store = TestStore::default();
         let external = |offset| index("a", WriteCondition::External(at(offset)));
         let or_equal = |offset| index("a", WriteCondition::ExternalOrEqual(at(offset)));
         let done = BulkOutcome::Done { stamp: None };
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn compare_and_set_requires_the_exact_state_read() {
-        let mut store = Store::default();
+        let mut store = TestStore::default();
         let placement =
             |guard| BulkOp::Index { index: Index::Placements, id: id("x"), guard, source: "{}".into() };
         let BulkOutcome::Done { stamp: Some(first) } = store.exec(&placement(WriteCondition::Absent)) else {

@@ -3,12 +3,12 @@
 use super::*;
 use crate::io::elastic::rounds::BulkOutcome;
 
-fn in_a() -> Store {
-    Store::with(placed(1, Some("a"), &[]), &[("a", 1)])
+fn in_a() -> TestStore {
+    TestStore::with(placed(1, Some("a"), &[]), &[("a", 1)])
 }
 
 /// Runs an entry; returns its calls.
-fn sent_by(owner: &mut Owner, store: &mut Store, entry: Entry) -> Vec<String> {
+fn sent_by(owner: &mut Owner, store: &mut TestStore, entry: Entry) -> Vec<String> {
     owner.begin(entry);
     let mut sent = Vec::new();
     while owner.batch().round().is_some() {
@@ -36,7 +36,7 @@ fn document_is_done_once_written_and_swept_later() {
 #[test]
 fn resuming_owner_defers_the_sweep_whether_it_writes_or_not() {
     for copies in [vec![("a", 1)], vec![("a", 1), ("b", 2)]] {
-        let mut store = Store::with(placed(2, Some("b"), &["a"]), &copies);
+        let mut store = TestStore::with(placed(2, Some("b"), &["a"]), &copies);
         let mut owner = Owner::serving_searches();
         owner.work(&mut store, entry([index(B, 2)]));
         assert_eq!(store.x(), "2 b [a] | a@1 b@2");
@@ -112,7 +112,7 @@ fn unanswered_sweep_is_still_owed() {
     let mut store = in_a();
     let mut owner = Owner::new();
     owner.begin(entry([index(B, 2)])).up_to(Round::CleanUp, &mut store);
-    owner.answered(vec![Answer::Bulk(BulkOutcome::Unanswered)]);
+    owner.answered(vec![StoreAnswer::Bulk(BulkOutcome::Unanswered)]);
     let outcome = owner.finish(&mut store);
     assert_eq!(outcome_in_short(&outcome), "moved");
     assert_eq!(owner.sweep(&mut store), ["delete a@2"]);

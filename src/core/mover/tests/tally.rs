@@ -1,6 +1,6 @@
 //! Recorded facets, and the edges of a finished entry (docs/tally.md).
 
-use super::store::{Store, UNACCEPTABLE};
+use super::store::{TestStore, UNACCEPTABLE};
 use super::*;
 use crate::core::counting::facets::{FacetLimits, FacetRules};
 use crate::core::mover::HISTORY_FULL;
@@ -32,7 +32,7 @@ fn tag(tag: &str, offset: i64) -> Write {
 }
 
 /// `1 a red, 5 b`: the history of document `x`, each version with all its values.
-fn history(store: &Store) -> String {
+fn history(store: &TestStore) -> String {
     let Some(placement) = store.view(&id("x")).placement else { return String::new() };
     let versions = placement.versions.versions().iter().map(|version| {
         let values: Vec<&str> = version.facets.iter().map(|(_, value)| value).collect();
@@ -52,8 +52,8 @@ fn edges(owner: &mut Owner) -> Vec<String> {
 }
 
 /// Document `x` in geoshard `a`, tagged red by record 1, by a counting owner.
-fn red_in_a() -> Store {
-    let mut store = Store::default();
+fn red_in_a() -> TestStore {
+    let mut store = TestStore::default();
     let outcome = owner_from(1).work_out(&mut store, fold([tagged(A, "red", 1)]));
     assert_eq!(outcome_in_short(&outcome), "indexed");
     assert_eq!(history(&store), "1 a red");
@@ -227,7 +227,7 @@ fn without_counting_histories_are_neither_written_nor_lost() {
     owner.clear(&mut store);
     assert_eq!((history(&store).as_str(), store.x().as_str()), ("1 a red", "5 b [] | b@5"));
 
-    let mut store = Store::default();
+    let mut store = TestStore::default();
     Owner::new().work_out(&mut store, entry([tagged(A, "red", 1)]));
     assert_eq!(store.view(&id("x")).placement, placed(1, Some("a"), &[]));
     let mut owner = owner_from(2);

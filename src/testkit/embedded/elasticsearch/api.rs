@@ -7,12 +7,12 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::bulk::{self, Members};
+use super::bulk::{self, WrittenObject};
 use super::error::EsError;
-use super::faults::Faults;
-use super::index::{Doc, Index};
+use super::faults::FaultHandle;
+use super::index::{Doc, StoredIndex};
 use super::search::Searched;
-use super::store::{Store, read, write};
+use super::store::{IndexStore, read, write};
 use super::{mapping, search};
 use crate::core::filter_path::FilterPath;
 
@@ -29,7 +29,7 @@ pub(super) struct Request {
 }
 
 /// A response: status and JSON.
-pub(super) struct Answer {
+pub(super) struct HttpAnswer {
     pub(super) status: u16,
     pub(super) body: Vec<u8>,
 }
@@ -54,14 +54,14 @@ impl Request {
 }
 
 /// Answers one request.
-pub(super) fn answer(store: &Store, faults: &Faults, request: &Request) -> Answer {
+pub(super) fn answer(store: &IndexStore, faults: &FaultHandle, request: &Request) -> HttpAnswer {
     match route(store, faults, request) {
         Ok(answer) => answer,
-        Err(error) => Answer { status: error.status, body: error.body().to_string().into_bytes() },
+        Err(error) => HttpAnswer { status: error.status, body: error.body().to_string().into_bytes() },
     }
 }
 
-fn route(store: &Store, faults: &Faults, request: &Request) -> Result<Answer, EsError> {
+fn route(store: &IndexStore, faults: &FaultHandle, request: &Request) -> Result<HttpAnswer, EsError> {
     let segments: Vec<String> =
         request.path.split('/').filter(|segment| !segment.is_empty()).map(decoded).collect();
     let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
@@ -112,11 +112,11 @@ fn route(store: &Store, faults: &Faults, request: &Request) -> Result<Answer, Es
         ("POST", [names, "_open"]) => set_open(store, names, true)?,
         (method, _) => {
             let error = format!("no handler found for uri [{}] and method [{method}]", request.path);
-            return Ok(Answer { status: 400, body: json!({"error": error}).to_string().into_bytes() });
+            return Ok(HttpAnswer { status: 400, body: json!({"error": error}).to_string().into_bytes() });
         }
     };
     let value = request.filter().map_or_else(|| value.clone(), |filter| filter.apply(&value));
-    Ok(Answer { status: 200, body: value.to_string().into_bytes() })
+    Ok(HttpAnswer { status: 200, body: value.to_string().into_bytes() })
 }
 
 /// A path segment without its percent-encoding.
@@ -139,18 +139,23 @@ fn decoded(segment: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn bulk(store: &Store, faults: &Faults, request: &Request, index: Option<&str>) -> Result<Answer, EsError> {
+fn bulk(
+    store: &IndexStore,
+    faults: &FaultHandle,
+    request: &Request,
+    index: Option<&str>,
+) -> Result<HttpAnswer, EsError> {
     let filter = request.filter();
-    let options = bulk::Options {
+    let options = bulk::BulkOptions {
         default_index: index,
         filter: filter.as_ref(),
         refresh: request.is_set("refresh"),
         refuses: &|| faults.refuses_item(),
     };
-    Ok(Answer { status: 200, body: bulk::bulk(store, &request.body, &options)? })
+    Ok(HttpAnswer { status: 200, body: bulk::bulk(store, &request.body, &options)? })
 }
 
-fn mget(store: &Store, request: &Request, default_index: Option<&str>) -> Result<Answer, EsError> {
+fn mget(store: &IndexStore, request: &Request, default_index: Option<&str>) -> Result<HttpAnswer, EsError> {
     #[derive(Deserialize, Default)]
     struct Body {
         #[serde(default)]
@@ -193,19 +198,19 @@ fn mget(store: &Store, request: &Request, default_index: Option<&str>) -> Result
         }
     }
     out.extend_from_slice(b"]}");
-    Ok(Answer { status: 200, body: out })
+    Ok(HttpAnswer { status: 200, body: out })
 }
 
-fn get(store: &Store, index: &str, id: &str) -> Result<Answer, EsError> {
+fn get(store: &IndexStore, index: &str, id: &str) -> Result<HttpAnswer, EsError> {
     let found = store.get(index, id)?;
     let mut body = Vec::new();
     put_doc(&mut body, index, id, found.as_deref());
-    Ok(Answer { status: if found.is_some() { 200 } else { 404 }, body })
+    Ok(HttpAnswer { status: if found.is_some() { 200 } else { 404 }, body })
 }
 
 /// Writes a document as returned by a read by id, with its source unchanged.
 fn put_doc(out: &mut Vec<u8>, index: &str, id: &str, found: Option<&Doc>) {
-    let mut object = Members::begin(out);
+    let mut object = WrittenObject::begin(out);
     object.text("_index", index);
     object.text("_id", id);
     match found {
@@ -222,7 +227,7 @@ fn put_doc(out: &mut Vec<u8>, index: &str, id: &str, found: Option<&Doc>) {
     object.end();
 }
 
-fn searched(store: &Store, request: &Request, names: &str) -> Result<Answer, EsError> {
+fn searched(store: &IndexStore, request: &Request, names: &str) -> Result<HttpAnswer, EsError> {
     let mut body: Value = request.json()?;
     if body.is_null() {
         body = json!({});
@@ -251,11 +256,11 @@ fn searched(store: &Store, request: &Request, names: &str) -> Result<Answer, EsE
         let value = serde_json::from_slice(&body).unwrap_or_default();
         filter.apply(&value).to_string().into_bytes()
     });
-    Ok(Answer { status: 200, body: filtered.unwrap_or(body) })
+    Ok(HttpAnswer { status: 200, body: filtered.unwrap_or(body) })
 }
 
 /// Searches by pairs of lines: the indices, and the body.
-fn msearched(store: &Store, request: &Request) -> Result<Answer, EsError> {
+fn msearched(store: &IndexStore, request: &Request) -> Result<HttpAnswer, EsError> {
     let mut responses = Vec::new();
     let lines: Vec<&[u8]> = request.body.split(|&byte| byte == b'\n').collect();
     for pair in lines.chunks_exact(2) {
@@ -282,7 +287,7 @@ fn msearched(store: &Store, request: &Request) -> Result<Answer, EsError> {
         responses.push(response);
     }
     let body = json!({"took": 0, "responses": responses});
-    Ok(Answer { status: 200, body: body.to_string().into_bytes() })
+    Ok(HttpAnswer { status: 200, body: body.to_string().into_bytes() })
 }
 
 /// How long a point in time is to be kept, if given.
@@ -294,7 +299,7 @@ fn keep_alive(text: Option<&str>) -> Result<Option<Duration>, EsError> {
     })
 }
 
-fn open_pit(store: &Store, request: &Request, names: &str) -> Result<Value, EsError> {
+fn open_pit(store: &IndexStore, request: &Request, names: &str) -> Result<Value, EsError> {
     let Some(time) = keep_alive(request.query.get("keep_alive").map(String::as_str))? else {
         return Err(EsError::new(
             400,
@@ -309,23 +314,23 @@ fn open_pit(store: &Store, request: &Request, names: &str) -> Result<Value, EsEr
     Ok(json!({"id": id, "_shards": summary}))
 }
 
-fn close_pit(store: &Store, request: &Request) -> Result<Value, EsError> {
+fn close_pit(store: &IndexStore, request: &Request) -> Result<Value, EsError> {
     let body: Value = request.json()?;
     let freed = store.pits().close(body["id"].as_str().unwrap_or_default());
     Ok(json!({"succeeded": true, "num_freed": freed}))
 }
 
-fn count(store: &Store, request: &Request, names: &str) -> Result<Value, EsError> {
+fn count(store: &IndexStore, request: &Request, names: &str) -> Result<Value, EsError> {
     search::count(&store.resolve(names, false, request.is_set("ignore_unavailable"))?, &request.json()?)
 }
 
-fn refresh(store: &Store, request: &Request, names: &str) -> Result<Value, EsError> {
+fn refresh(store: &IndexStore, request: &Request, names: &str) -> Result<Value, EsError> {
     let indices = store.resolve(names, false, request.is_set("ignore_unavailable"))?;
     indices.iter().try_for_each(|index| store.refresh(index))?;
     Ok(json!({"_shards": {"total": indices.len(), "successful": indices.len(), "failed": 0}}))
 }
 
-fn create(store: &Store, request: &Request, name: &str) -> Result<Value, EsError> {
+fn create(store: &IndexStore, request: &Request, name: &str) -> Result<Value, EsError> {
     let body: Map<String, Value> = request.json()?;
     let mut settings = BTreeMap::new();
     let mut mappings = Map::new();
@@ -411,10 +416,10 @@ fn with_closed(request: &Request) -> bool {
     expand.split(',').any(|state| matches!(state, "closed" | "all"))
 }
 
-fn described(store: &Store, request: &Request, names: &str, parts: &[&str]) -> Result<Value, EsError> {
+fn described(store: &IndexStore, request: &Request, names: &str, parts: &[&str]) -> Result<Value, EsError> {
     let indices = store.resolve(names, with_closed(request), request.is_set("ignore_unavailable"))?;
     let is_flat = request.is_set("flat_settings");
-    let describe = |index: &Index| {
+    let describe = |index: &StoredIndex| {
         let part = |name: &&str| match *name {
             "settings" => ((*name).to_owned(), index.settings_value(is_flat)),
             "mappings" => ((*name).to_owned(), Value::Object(index.mappings.clone())),
@@ -425,7 +430,7 @@ fn described(store: &Store, request: &Request, names: &str, parts: &[&str]) -> R
     Ok(indices.iter().map(|index| describe(&read(index))).collect())
 }
 
-fn change_settings(store: &Store, request: &Request, names: &str) -> Result<Value, EsError> {
+fn change_settings(store: &IndexStore, request: &Request, names: &str) -> Result<Value, EsError> {
     let mut body: Map<String, Value> = request.json()?;
     if let Some(Value::Object(settings)) = body.remove("settings") {
         body = settings;
@@ -438,7 +443,7 @@ fn change_settings(store: &Store, request: &Request, names: &str) -> Result<Valu
     Ok(json!({"acknowledged": true}))
 }
 
-fn change_mapping(store: &Store, request: &Request, names: &str) -> Result<Value, EsError> {
+fn change_mapping(store: &IndexStore, request: &Request, names: &str) -> Result<Value, EsError> {
     let more: Map<String, Value> = request.json()?;
     check_types(&more)?;
     for index in store.resolve(names, true, false)? {
@@ -450,7 +455,7 @@ fn change_mapping(store: &Store, request: &Request, names: &str) -> Result<Value
     Ok(json!({"acknowledged": true}))
 }
 
-fn set_open(store: &Store, names: &str, is_open: bool) -> Result<Value, EsError> {
+fn set_open(store: &IndexStore, names: &str, is_open: bool) -> Result<Value, EsError> {
     let indices = store.resolve(names, true, false)?;
     let mut closed = Map::new();
     for index in &indices {
@@ -465,13 +470,13 @@ fn set_open(store: &Store, names: &str, is_open: bool) -> Result<Value, EsError>
 }
 
 /// Yellow as soon as an index wants a replica: there is one node.
-fn health_of(index: &Index) -> &'static str {
+fn health_of(index: &StoredIndex) -> &'static str {
     let wants_replica =
         index.settings.get("index.number_of_replicas").is_some_and(|replicas| replicas != "0");
     if wants_replica { "yellow" } else { "green" }
 }
 
-fn health(store: &Store, names: &str) -> Result<Value, EsError> {
+fn health(store: &IndexStore, names: &str) -> Result<Value, EsError> {
     let indices = store.resolve(names, true, true)?;
     let yellow = indices.iter().filter(|index| health_of(&read(index)) == "yellow").count();
     let is_missing = indices.is_empty() && !names.contains('*');
@@ -489,7 +494,7 @@ fn health(store: &Store, names: &str) -> Result<Value, EsError> {
     }))
 }
 
-fn cluster_settings(store: &Store, request: &Request) -> Value {
+fn cluster_settings(store: &IndexStore, request: &Request) -> Value {
     let transient: Map<String, Value> =
         store.cluster_settings().into_iter().map(|(name, value)| (name, json!(value))).collect();
     let name = "action.auto_create_index";
@@ -507,7 +512,7 @@ fn cluster_settings(store: &Store, request: &Request) -> Value {
     answer
 }
 
-fn change_cluster_settings(store: &Store, request: &Request) -> Result<Value, EsError> {
+fn change_cluster_settings(store: &IndexStore, request: &Request) -> Result<Value, EsError> {
     let body: Map<String, Value> = request.json()?;
     let mut answer = json!({"acknowledged": true, "persistent": {}, "transient": {}});
     for (layer, settings) in body {
@@ -543,9 +548,9 @@ pub(super) fn nested(settings: Map<String, Value>) -> Value {
     nested
 }
 
-fn cat_indices(store: &Store, request: &Request, names: &str) -> Result<Value, EsError> {
+fn cat_indices(store: &IndexStore, request: &Request, names: &str) -> Result<Value, EsError> {
     let columns = request.query.get("h").map(|columns| columns.split(',').collect::<Vec<_>>());
-    let row = |index: &Index| {
+    let row = |index: &StoredIndex| {
         let count = index.is_open.then(|| index.visible().len().to_string());
         let replicas = index.settings.get("index.number_of_replicas").cloned().unwrap_or_default();
         let mut row = json!({
@@ -560,7 +565,7 @@ fn cat_indices(store: &Store, request: &Request, names: &str) -> Result<Value, E
     Ok(store.resolve(names, true, false)?.iter().map(|index| row(&read(index))).collect())
 }
 
-fn stats(store: &Store, names: &str) -> Result<Value, EsError> {
+fn stats(store: &IndexStore, names: &str) -> Result<Value, EsError> {
     let indices = store.resolve(names, false, false)?;
     let part = |docs: usize| {
         let docs = json!({"docs": {"count": docs}});

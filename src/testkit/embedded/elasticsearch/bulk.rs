@@ -10,8 +10,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::error::EsError;
-use super::index::{Condition, Written};
-use super::store::{Content, Store};
+use super::index::{WriteGuard, WriteResult};
+use super::store::{IndexStore, WriteContent};
 use crate::core::filter_path::FilterPath;
 use crate::io::elastic::SeqNo;
 
@@ -23,8 +23,8 @@ struct Operation<'b> {
     verb: &'static str,
     index: Cow<'b, str>,
     id: Option<Cow<'b, str>>,
-    condition: Condition,
-    content: Content<'b>,
+    condition: WriteGuard,
+    content: WriteContent<'b>,
 }
 
 #[derive(Deserialize)]
@@ -55,7 +55,7 @@ struct Meta<'b> {
 }
 
 /// How a bulk request is to be carried out and answered.
-pub(super) struct Options<'a> {
+pub(super) struct BulkOptions<'a> {
     /// From the path; for operations that name none.
     pub(super) default_index: Option<&'a str>,
     /// Members of the response to return; all if `None`.
@@ -67,7 +67,7 @@ pub(super) struct Options<'a> {
 }
 
 /// Carries out a request; the bytes of its answer.
-pub(super) fn bulk(store: &Store, body: &[u8], options: &Options<'_>) -> Result<Vec<u8>, EsError> {
+pub(super) fn bulk(store: &IndexStore, body: &[u8], options: &BulkOptions<'_>) -> Result<Vec<u8>, EsError> {
     let operations = parse(body, options.default_index)?;
     let mut written_to = BTreeSet::new();
     let outcomes: Vec<Outcome> = operations
@@ -119,9 +119,9 @@ fn parse<'b>(body: &'b [u8], default_index: Option<&'b str>) -> Result<Vec<Opera
                 Action::Delete(meta) => ("delete", meta),
             };
         let content = match verb {
-            "delete" => Content::Nothing,
+            "delete" => WriteContent::Nothing,
             _ => match lines.next() {
-                Some((_, source)) => Content::Source(source),
+                Some((_, source)) => WriteContent::Source(source),
                 // An action line without its source is no operation.
                 None => break,
             },
@@ -130,7 +130,7 @@ fn parse<'b>(body: &'b [u8], default_index: Option<&'b str>) -> Result<Vec<Opera
             Ok(condition) => condition,
             Err(complaint) => {
                 complaints.push(complaint);
-                Condition::Any
+                WriteGuard::Any
             }
         };
         complaints.extend(address_complaint(verb, &meta, default_index));
@@ -167,13 +167,13 @@ fn address_complaint(verb: &str, meta: &Meta<'_>, default_index: Option<&str>) -
     }
 }
 
-fn condition(verb: &str, meta: &Meta<'_>) -> Result<Condition, String> {
+fn condition(verb: &str, meta: &Meta<'_>) -> Result<WriteGuard, String> {
     let is_versioned = meta.version.is_some() || meta.version_type.is_some_and(|kind| kind != "internal");
     if meta.if_seq_no.is_some() || meta.if_primary_term.is_some() {
         return match (meta.if_seq_no, meta.if_primary_term) {
             _ if is_versioned => Err("compare and write operations can not use versioning".to_owned()),
             (Some(seq_no), Some(primary_term)) if primary_term > 0 => {
-                Ok(Condition::Unchanged(SeqNo { seq_no, primary_term }))
+                Ok(WriteGuard::Unchanged(SeqNo { seq_no, primary_term }))
             }
             (Some(_), _) => Err("ifSeqNo is set, but primary term is [0]".to_owned()),
             (None, term) => {
@@ -184,18 +184,18 @@ fn condition(verb: &str, meta: &Meta<'_>) -> Result<Condition, String> {
     if verb == "create" {
         return match is_versioned {
             true => Err("create operations only support internal versioning. use index instead".to_owned()),
-            false => Ok(Condition::Absent),
+            false => Ok(WriteGuard::Absent),
         };
     }
     match (meta.version_type.unwrap_or("internal"), meta.version) {
-        ("internal", None) => Ok(Condition::Any),
+        ("internal", None) => Ok(WriteGuard::Any),
         ("internal", Some(_)) => {
             Err("internal versioning can not be used for optimistic concurrency control. \
                                       Please use `if_seq_no` and `if_primary_term` instead"
                 .to_owned())
         }
-        ("external" | "external_gt", Some(version)) if version >= 0 => Ok(Condition::External(version)),
-        ("external_gte", Some(version)) if version >= 0 => Ok(Condition::ExternalOrEqual(version)),
+        ("external" | "external_gt", Some(version)) if version >= 0 => Ok(WriteGuard::External(version)),
+        ("external_gte", Some(version)) if version >= 0 => Ok(WriteGuard::ExternalOrEqual(version)),
         (kind, version) => {
             // Elasticsearch's "match any" stands for an unset version.
             let (kind, version) = (kind.to_uppercase(), version.unwrap_or(-3));
@@ -232,14 +232,14 @@ struct Outcome<'b> {
     verb: &'static str,
     index: Cow<'b, str>,
     id: Cow<'b, str>,
-    result: Result<Written, EsError>,
+    result: Result<WriteResult, EsError>,
 }
 
 /// Writes the answer by hand: it is as long as the request has operations.
 fn render(outcomes: &[Outcome<'_>], filter: Option<&FilterPath>) -> Vec<u8> {
     let wants = |path: &[&str]| filter.is_none_or(|filter| filter.wants(path));
     let mut out = Vec::with_capacity(64 + outcomes.len() * if filter.is_some() { 40 } else { 180 });
-    let mut whole = Members::begin(&mut out);
+    let mut whole = WrittenObject::begin(&mut out);
     if wants(&["errors"]) {
         whole.raw(
             "errors",
@@ -259,7 +259,7 @@ fn render(outcomes: &[Outcome<'_>], filter: Option<&FilterPath>) -> Vec<u8> {
                 out.push(b',');
             }
             let fields = fields.iter().find(|fields| fields.verb == outcome.verb).unwrap_or(&fields[0]);
-            let mut item = Members::begin(out);
+            let mut item = WrittenObject::begin(out);
             item.key(outcome.verb);
             outcome.render(item.out, fields, &wants);
             item.end();
@@ -304,7 +304,7 @@ impl Fields {
 
 impl Outcome<'_> {
     fn render(&self, out: &mut Vec<u8>, fields: &Fields, wants: &dyn Fn(&[&str]) -> bool) {
-        let mut item = Members::begin(out);
+        let mut item = WrittenObject::begin(out);
         if fields.index {
             item.text("_index", &self.index);
         }
@@ -356,12 +356,12 @@ impl Outcome<'_> {
 }
 
 /// An object being written.
-pub(super) struct Members<'o> {
+pub(super) struct WrittenObject<'o> {
     pub(super) out: &'o mut Vec<u8>,
     is_first: bool,
 }
 
-impl<'o> Members<'o> {
+impl<'o> WrittenObject<'o> {
     pub(super) fn begin(out: &'o mut Vec<u8>) -> Self {
         out.push(b'{');
         Self { out, is_first: true }

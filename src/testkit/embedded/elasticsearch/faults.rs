@@ -46,12 +46,12 @@ pub(super) enum Fate {
 
 /// The handle through which trouble is made.
 #[derive(Debug)]
-pub struct Faults {
+pub struct FaultHandle {
     plan: Mutex<FaultPlan>,
     random: Mutex<Random>,
 }
 
-impl Faults {
+impl FaultHandle {
     pub(super) fn new(seed: u64) -> Self {
         Self { plan: Mutex::default(), random: Mutex::new(Random::new(seed)) }
     }
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn the_same_seed_makes_the_same_trouble_in_the_share_asked_for() {
         let fates = |seed| {
-            let faults = Faults::new(seed);
+            let faults = FaultHandle::new(seed);
             faults.set(FaultPlan { busy: 0.25, lost_replies: 0.5, ..FaultPlan::default() });
             (0..1_000).map(|_| faults.fate()).collect::<Vec<_>>()
         };
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_server_that_is_down_resets_every_request_until_it_is_cleared() {
-        let faults = Faults::new(1);
+        let faults = FaultHandle::new(1);
         faults.set(FaultPlan { down: true, ..FaultPlan::default() });
         assert_eq!(faults.fate(), Fate::Reset);
         faults.clear();

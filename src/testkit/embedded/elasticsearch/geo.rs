@@ -15,7 +15,7 @@ const LON_STEP: f64 = 360.0 / 4_294_967_296.0;
 
 /// A stored point: steps from the equator and from the prime meridian.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Point {
+pub(super) struct StoredPoint {
     lat: i32,
     lon: i32,
 }
@@ -23,7 +23,7 @@ pub(super) struct Point {
 /// Why a value is no point: error type and reason.
 type BadPoint = (&'static str, String);
 
-impl Point {
+impl StoredPoint {
     fn new(lat: f64, lon: f64) -> Result<Self, BadPoint> {
         let illegal = |what, value: f64| {
             ("illegal_argument_exception", format!("illegal {what} value [{value:?}] for location"))
@@ -54,7 +54,7 @@ fn encode(degrees: f64, step: f64, end: f64) -> i32 {
 }
 
 /// All points of a `geo_point` field's value: one in any of its forms, or a list of them; none for null.
-pub(super) fn points(value: &Value) -> Result<Vec<Point>, BadPoint> {
+pub(super) fn points(value: &Value) -> Result<Vec<StoredPoint>, BadPoint> {
     match value {
         Value::Null => Ok(Vec::new()),
         Value::Array(items) if items.first().is_some_and(Value::is_number) => Ok(vec![lon_lat(items)?]),
@@ -75,7 +75,7 @@ pub(super) fn points(value: &Value) -> Result<Vec<Point>, BadPoint> {
 }
 
 /// One point in any form but a list of points.
-pub(super) fn point(value: &Value) -> Result<Point, BadPoint> {
+pub(super) fn point(value: &Value) -> Result<StoredPoint, BadPoint> {
     match value {
         Value::Object(members) => from_object(members),
         Value::Array(items) => lon_lat(items),
@@ -88,7 +88,7 @@ fn parse_error(reason: impl Into<String>) -> BadPoint {
     ("parse_exception", reason.into())
 }
 
-fn from_object(members: &Map<String, Value>) -> Result<Point, BadPoint> {
+fn from_object(members: &Map<String, Value>) -> Result<StoredPoint, BadPoint> {
     const KNOWN: [&str; 5] = ["lon", "lat", "z", "type", "coordinates"];
     if let Some(stranger) = members.keys().find(|key| !KNOWN.contains(&key.as_str())) {
         return Err(parse_error(format!(
@@ -107,7 +107,7 @@ fn from_object(members: &Map<String, Value>) -> Result<Point, BadPoint> {
     };
     let is_geojson = members.contains_key("type") || members.contains_key("coordinates");
     match (number("lat", "latitude")?, number("lon", "longitude")?) {
-        (Some(lat), Some(lon)) if !is_geojson => Point::new(lat, lon),
+        (Some(lat), Some(lon)) if !is_geojson => StoredPoint::new(lat, lon),
         (None, None) if is_geojson => match (&members.get("type"), &members.get("coordinates")) {
             (Some(Value::String(kind)), Some(Value::Array(items))) if kind.eq_ignore_ascii_case("point") => {
                 lon_lat(items)
@@ -121,19 +121,19 @@ fn from_object(members: &Map<String, Value>) -> Result<Point, BadPoint> {
     }
 }
 
-fn lon_lat(items: &[Value]) -> Result<Point, BadPoint> {
+fn lon_lat(items: &[Value]) -> Result<StoredPoint, BadPoint> {
     let number = |item: &Value| match item {
         Value::String(text) => text.trim().parse().ok(),
         other => other.as_f64(),
     };
     let numbers: Option<Vec<f64>> = items.iter().map(number).collect();
     match numbers.as_deref() {
-        Some([lon, lat] | [lon, lat, _]) => Point::new(*lat, *lon),
+        Some([lon, lat] | [lon, lat, _]) => StoredPoint::new(*lat, *lon),
         _ => Err(parse_error("geo_point expected")),
     }
 }
 
-fn from_text(text: &str) -> Result<Point, BadPoint> {
+fn from_text(text: &str) -> Result<StoredPoint, BadPoint> {
     let number =
         |part: &str| part.trim().parse::<f64>().map_err(|_| parse_error("latitude must be a number"));
     if text.get(..5).is_some_and(|word| word.eq_ignore_ascii_case("point")) {
@@ -143,7 +143,7 @@ fn from_text(text: &str) -> Result<Point, BadPoint> {
         let numbers =
             inner.split_whitespace().map(number).collect::<Result<Vec<_>, _>>().map_err(|_| bad())?;
         return match *numbers {
-            [lon, lat] | [lon, lat, _] => Point::new(lat, lon).map_err(|_| bad()),
+            [lon, lat] | [lon, lat, _] => StoredPoint::new(lat, lon).map_err(|_| bad()),
             _ => Err(bad()),
         };
     }
@@ -151,13 +151,13 @@ fn from_text(text: &str) -> Result<Point, BadPoint> {
         return from_geohash(text);
     }
     match *text.split(',').map(number).collect::<Result<Vec<_>, _>>()? {
-        [lat, lon] | [lat, lon, _] => Point::new(lat, lon),
+        [lat, lon] | [lat, lon, _] => StoredPoint::new(lat, lon),
         _ => Err(parse_error(format!("failed to parse [{text}], expected 2 or 3 coordinates"))),
     }
 }
 
 /// The corner of the cell with the lowest latitude and longitude.
-fn from_geohash(text: &str) -> Result<Point, BadPoint> {
+fn from_geohash(text: &str) -> Result<StoredPoint, BadPoint> {
     const ALPHABET: &str = "0123456789bcdefghjkmnpqrstuvwxyz";
     if text.is_empty() {
         return Err(parse_error("empty geohash"));
@@ -178,18 +178,18 @@ fn from_geohash(text: &str) -> Result<Point, BadPoint> {
             is_lon = !is_lon;
         }
     }
-    Point::new(lat, lon)
+    StoredPoint::new(lat, lon)
 }
 
 /// Everything within a distance of a point.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Circle {
+pub(super) struct QueryCircle {
     lat: f64,
     lon: f64,
     metres: f64,
 }
 
-impl Circle {
+impl QueryCircle {
     /// From `"12km"` or a number of metres, and the centre in any form of a point.
     pub(super) fn new(distance: &Value, centre: &Value) -> Option<Self> {
         let metres = match distance {
@@ -201,12 +201,12 @@ impl Circle {
         Some(Self { lat: centre.lat(), lon: centre.lon(), metres })
     }
 
-    pub(super) fn contains(&self, point: Point) -> bool {
+    pub(super) fn contains(&self, point: StoredPoint) -> bool {
         self.metres_to(point) <= self.metres
     }
 
     /// From its centre.
-    pub(super) fn metres_to(&self, point: Point) -> f64 {
+    pub(super) fn metres_to(&self, point: StoredPoint) -> f64 {
         let (lat_1, lat_2) = (self.lat.to_radians(), point.lat().to_radians());
         let half_lat = ((lat_1 - lat_2) / 2.0).sin();
         let half_lon = ((self.lon - point.lon()).to_radians() / 2.0).sin();
@@ -215,10 +215,10 @@ impl Circle {
     }
 }
 
-impl Circle {
+impl QueryCircle {
     /// From its centre on a plane: `distance_type: plane`. It does not go over the antimeridian (`GeoUtils.planeDistance` of
     /// Elasticsearch).
-    pub(super) fn planar_metres_to(&self, point: Point) -> f64 {
+    pub(super) fn planar_metres_to(&self, point: StoredPoint) -> f64 {
         let x = (point.lon() - self.lon).to_radians() * ((point.lat() + self.lat) / 2.0).to_radians().cos();
         let y = (point.lat() - self.lat).to_radians();
         (x * x + y * y).sqrt() * EARTH_RADIUS_METRES
@@ -227,14 +227,14 @@ impl Circle {
 
 /// Everything between two parallels and two meridians; over the antimeridian where `left` is greater than `right`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Box {
+pub(super) struct QueryBox {
     bottom: i32,
     top: i32,
     left: i32,
     right: i32,
 }
 
-impl Box {
+impl QueryBox {
     /// From the object of a `geo_bounding_box`: two corners, or four sides.
     pub(super) fn new(corners: &Value) -> Option<Self> {
         let side = |name: &str| corners.get(name).and_then(Value::as_f64);
@@ -257,7 +257,7 @@ impl Box {
         })
     }
 
-    pub(super) fn contains(&self, point: Point) -> bool {
+    pub(super) fn contains(&self, point: StoredPoint) -> bool {
         let in_lon = match self.left <= self.right {
             true => self.left <= point.lon && point.lon <= self.right,
             false => self.left <= point.lon || point.lon <= self.right,
@@ -309,12 +309,12 @@ mod tests {
     fn boxes_and_circles_reach_over_the_antimeridian_and_the_pole() {
         let east = point(&json!([179.9, 0])).unwrap();
         let west = point(&json!([-179.9, 0])).unwrap();
-        let over = Box::new(&json!({"top_left": [179, 1], "bottom_right": [-179, -1]})).unwrap();
+        let over = QueryBox::new(&json!({"top_left": [179, 1], "bottom_right": [-179, -1]})).unwrap();
         assert!(over.contains(east) && over.contains(west));
         assert!(!over.contains(point(&json!([178, 0])).unwrap()));
-        let circle = Circle::new(&json!("12km"), &json!([180, 0])).unwrap();
+        let circle = QueryCircle::new(&json!("12km"), &json!([180, 0])).unwrap();
         assert!(circle.contains(east) && circle.contains(west));
-        let pole = Circle::new(&json!(12_000), &json!([0, 90])).unwrap();
+        let pole = QueryCircle::new(&json!(12_000), &json!([0, 90])).unwrap();
         assert!(pole.contains(point(&json!([123, 89.9])).unwrap()));
         assert!(!pole.contains(point(&json!([123, 89.8])).unwrap()));
     }

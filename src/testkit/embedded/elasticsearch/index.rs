@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use super::error::EsError;
-use super::geo::Point;
+use super::geo::StoredPoint;
 use super::mapping;
 use crate::base::clock::Instant;
 use crate::io::elastic::SeqNo;
@@ -33,16 +33,16 @@ pub struct Doc {
     pub primary_term: u64,
     /// `_source`, byte for byte.
     pub source: Box<[u8]>,
-    /// Its points, each with the number of its field in [`Index::geo_fields`].
-    pub(super) points: Box<[(u16, Point)]>,
+    /// Its points, each with the number of its field in [`StoredIndex::geo_fields`].
+    pub(super) points: Box<[(u16, StoredPoint)]>,
 }
 
 /// Under which condition a write is carried out, and how the document's version goes on.
-pub type Condition = crate::io::elastic::condition::VersionCondition<i64, SeqNo>;
+pub type WriteGuard = crate::io::elastic::condition::VersionCondition<i64, SeqNo>;
 
 /// Result of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Written {
+pub struct WriteResult {
     /// `_version`.
     pub version: i64,
     /// `_seq_no`.
@@ -53,7 +53,7 @@ pub struct Written {
     pub result: &'static str,
 }
 
-impl Written {
+impl WriteResult {
     /// HTTP status of the item.
     pub fn status(&self) -> u16 {
         match self.result {
@@ -72,7 +72,7 @@ struct Tombstone {
 
 /// An index. The store locks each separately.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(super) struct StoredIndex {
     pub(super) name: String,
     pub(super) uuid: String,
     /// By their whole names, values as text.
@@ -94,7 +94,7 @@ pub(super) struct Index {
     stored: Arc<AtomicU64>,
 }
 
-impl Index {
+impl StoredIndex {
     pub(super) fn new(
         name: &str,
         uuid: String,
@@ -163,11 +163,11 @@ impl Index {
     pub(super) fn index(
         &mut self,
         id: &str,
-        condition: Condition,
+        condition: WriteGuard,
         source: &[u8],
         parsed: &Value,
         now: Instant,
-    ) -> Result<Written, EsError> {
+    ) -> Result<WriteResult, EsError> {
         self.check_writable()?;
         // Elasticsearch parses before it looks at versions: a document that is not acceptable is never a conflict.
         let mut checked = mapping::check(&self.mappings, parsed)?;
@@ -185,27 +185,27 @@ impl Index {
         let replaced = self.docs.insert(id, doc);
         let result = if replaced.is_some() { "updated" } else { "created" };
         self.forget(replaced);
-        Ok(Written { version, seq_no, primary_term, result })
+        Ok(WriteResult { version, seq_no, primary_term, result })
     }
 
     /// Removes a document. One that is not there leaves a tombstone all the same.
     pub(super) fn delete(
         &mut self,
         id: &str,
-        condition: Condition,
+        condition: WriteGuard,
         now: Instant,
-    ) -> Result<Written, EsError> {
+    ) -> Result<WriteResult, EsError> {
         self.check_writable()?;
         let version = self.next_version(id, condition, now)?;
         let removed = self.docs.remove(id);
         let result = if removed.is_some() { "deleted" } else { "not_found" };
         self.forget(removed);
         self.tombstones.insert(id.into(), Tombstone { version, deleted_at: now });
-        Ok(Written { version, seq_no: self.take_seq_no(), primary_term: self.primary_term, result })
+        Ok(WriteResult { version, seq_no: self.take_seq_no(), primary_term: self.primary_term, result })
     }
 
     /// The version that a write would leave, if its condition holds.
-    fn next_version(&self, id: &str, condition: Condition, now: Instant) -> Result<i64, EsError> {
+    fn next_version(&self, id: &str, condition: WriteGuard, now: Instant) -> Result<i64, EsError> {
         let conflict = |what: String| {
             let reason = format!("[{id}]: version conflict, {what}");
             let error = EsError::new(409, "version_conflict_engine_exception", reason);
@@ -220,16 +220,16 @@ impl Index {
         }
         let current = current.unwrap_or(0);
         match condition {
-            Condition::Any | Condition::Absent => {
+            WriteGuard::Any | WriteGuard::Absent => {
                 conflict(format!("document already exists (current version [{current}])"))
             }
-            Condition::External(new) => conflict(format!(
+            WriteGuard::External(new) => conflict(format!(
                 "current version [{current}] is higher or equal to the one provided [{new}]"
             )),
-            Condition::ExternalOrEqual(new) => {
+            WriteGuard::ExternalOrEqual(new) => {
                 conflict(format!("current version [{current}] is higher than the one provided [{new}]"))
             }
-            Condition::Unchanged(SeqNo { seq_no, primary_term }) => {
+            WriteGuard::Unchanged(SeqNo { seq_no, primary_term }) => {
                 let found = doc.map_or_else(
                     || "but no document was found".to_owned(),
                     |doc| {

@@ -7,7 +7,7 @@ use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, SeqAccess, Vis
 use serde_json::{Map, Value, json};
 
 use super::error::EsError;
-use super::geo::{self, Point};
+use super::geo::{self, StoredPoint};
 
 /// New fields beyond this many are refused (`index.mapping.total_fields.limit`).
 const MAX_FIELDS: usize = 1_000;
@@ -19,7 +19,7 @@ const METADATA: [&str; 7] = ["_id", "_index", "_source", "_routing", "_seq_no", 
 #[derive(Debug, Default)]
 pub(super) struct Checked {
     /// Its points, with the paths of their fields.
-    pub(super) points: Vec<(String, Point)>,
+    pub(super) points: Vec<(String, StoredPoint)>,
     /// Fields that the mapping does not have yet: path and definition.
     new_fields: Vec<(String, Value)>,
 }

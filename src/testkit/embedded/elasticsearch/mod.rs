@@ -52,9 +52,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 pub use error::EsError;
-pub use faults::{FaultPlan, Faults};
-pub use index::{Condition, Doc, Written};
-pub use store::{Content, Store};
+pub use faults::{FaultHandle, FaultPlan};
+pub use index::{Doc, WriteGuard, WriteResult};
+pub use store::{IndexStore, WriteContent};
 
 use crate::base::clock::{BootClock, Clock};
 use faults::Fate;
@@ -104,8 +104,8 @@ pub struct Standin {
 
 #[derive(Debug)]
 struct Inner {
-    store: Store,
-    faults: Faults,
+    store: IndexStore,
+    faults: FaultHandle,
     /// Requests that are carried out later than they came.
     late: TaskTracker,
     shutdown: CancellationToken,
@@ -119,11 +119,11 @@ impl Standin {
     pub async fn start(options: StandinOptions) -> io::Result<Self> {
         let listener = TcpListener::bind(options.listen).await?;
         let addr = listener.local_addr()?;
-        let store = Store::new(&options.auto_create_index, options.max_stored_bytes, options.clock);
+        let store = IndexStore::new(&options.auto_create_index, options.max_stored_bytes, options.clock);
         let shutdown = CancellationToken::new();
         let shared = Arc::new(Inner {
             store,
-            faults: Faults::new(options.seed),
+            faults: FaultHandle::new(options.seed),
             late: TaskTracker::new(),
             shutdown: shutdown.clone(),
         });
@@ -143,12 +143,12 @@ impl Standin {
     }
 
     /// The store.
-    pub fn store(&self) -> &Store {
+    pub fn store(&self) -> &IndexStore {
         &self.shared.store
     }
 
     /// The handle through which trouble is made.
-    pub fn faults(&self) -> &Faults {
+    pub fn faults(&self) -> &FaultHandle {
         &self.shared.faults
     }
 
@@ -262,13 +262,13 @@ async fn answer(request: Request<Incoming>, shared: Arc<Inner>) -> Result<Respon
     let answered = carry_out(shared, request).await;
     match answered {
         Ok(_) if fate == Fate::ReplyLost => Err(Closed),
-        Ok(api::Answer { status, body }) => Ok(response(status, body, None)),
+        Ok(api::HttpAnswer { status, body }) => Ok(response(status, body, None)),
         Err(closed) => Err(closed),
     }
 }
 
 /// Beside the runtime's own threads; and carried out even if the client goes away, as a server does it.
-async fn carry_out(shared: Arc<Inner>, request: api::Request) -> Result<api::Answer, Closed> {
+async fn carry_out(shared: Arc<Inner>, request: api::Request) -> Result<api::HttpAnswer, Closed> {
     let work = move || api::answer(&shared.store, &shared.faults, &request);
     // It fails with a panic, reported where it happened, or with the end of the runtime.
     tokio::task::spawn_blocking(work).await.map_err(|_| Closed)

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::bulk::Members;
+use super::bulk::WrittenObject;
 use super::error::EsError;
-use super::geo::{Box as GeoBox, Circle};
-use super::index::{Doc, Index};
+use super::geo::{QueryBox as GeoBox, QueryCircle};
+use super::index::{Doc, StoredIndex};
 use super::mapping;
 use super::pit::Snapshot;
 use super::store::{Shared, read};
@@ -43,7 +43,7 @@ enum Query {
 }
 
 enum Area {
-    Circle(Circle),
+    Circle(QueryCircle),
     Box(GeoBox),
 }
 
@@ -64,7 +64,7 @@ struct Sort {
     /// Each with whether it is descending.
     keys: Vec<(Key, bool)>,
     /// The field and the point that distances are measured to: a circle around it.
-    near: Option<(String, Circle)>,
+    near: Option<(String, QueryCircle)>,
     /// Metres of the unit of reported distances.
     unit: Option<f64>,
     /// Distances are on a plane, not on the globe.
@@ -362,7 +362,7 @@ impl Request {
         pit_id: Option<&str>,
     ) -> Vec<u8> {
         let mut out = Vec::new();
-        let mut whole = Members::begin(&mut out);
+        let mut whole = WrittenObject::begin(&mut out);
         if let Some(id) = pit_id {
             whole.text("pit_id", id);
         }
@@ -376,7 +376,7 @@ impl Request {
         }
         whole.raw("_shards", &summary.to_string());
         whole.key("hits");
-        let mut found = Members::begin(whole.out);
+        let mut found = WrittenObject::begin(whole.out);
         if let Some(counted) = self.counted {
             let (value, relation) = if total > counted { (counted, "gte") } else { (total, "eq") };
             found.raw("total", &json!({"value": value, "relation": relation}).to_string());
@@ -402,7 +402,7 @@ impl Request {
     }
 
     fn render_hit(&self, hit: &Hit, score: &str, out: &mut Vec<u8>) {
-        let mut object = Members::begin(out);
+        let mut object = WrittenObject::begin(out);
         object.text("_index", &hit.name);
         object.text("_id", &hit.doc.id);
         if self.version {
@@ -529,13 +529,14 @@ impl Sort {
                 )));
             }
         };
-        let circle = Circle::new(&json!(0), centre).ok_or_else(|| parsing("[_geo_distance] has no point"))?;
+        let circle =
+            QueryCircle::new(&json!(0), centre).ok_or_else(|| parsing("[_geo_distance] has no point"))?;
         self.near = Some((field.clone(), circle));
         Ok(Key::Distance)
     }
 
     /// Errors that depend on the index's mapping.
-    fn check(&self, index: &Index) -> Result<(), EsError> {
+    fn check(&self, index: &StoredIndex) -> Result<(), EsError> {
         for field in &self.fields {
             if mapping::field(&index.mappings, field).is_none() {
                 let reason = format!("No mapping found for [{field}] in order to sort on");
@@ -554,17 +555,17 @@ impl Sort {
     }
 
     /// How far the nearest of a document's points is.
-    fn metres(&self, index: &Index, doc: &Doc) -> f64 {
+    fn metres(&self, index: &StoredIndex, doc: &Doc) -> f64 {
         let Some((field, circle)) = &self.near else { return 0.0 };
         let number = index.geo_field_number(field);
         let points = doc.points.iter().filter(|(field, _)| Some(*field) == number);
-        let to = if self.is_planar { Circle::planar_metres_to } else { Circle::metres_to };
+        let to = if self.is_planar { QueryCircle::planar_metres_to } else { QueryCircle::metres_to };
         let metres = points.map(|(_, point)| to(circle, *point)).fold(f64::INFINITY, f64::min);
         self.unit.map_or(metres, |unit| metres / unit)
     }
 
     /// The value of each field that is sorted by: of several the first, null for none.
-    fn values(&self, index: &Index, doc: &Doc) -> Vec<Value> {
+    fn values(&self, index: &StoredIndex, doc: &Doc) -> Vec<Value> {
         if self.fields.is_empty() {
             return Vec::new();
         }
@@ -655,7 +656,7 @@ impl Query {
             "geo_distance" => {
                 let (field, centre) =
                     field(&["distance", "distance_type", "validation_method", "boost", "_name"])?;
-                let circle = Circle::new(body.get("distance").unwrap_or(&Value::Null), centre);
+                let circle = QueryCircle::new(body.get("distance").unwrap_or(&Value::Null), centre);
                 Self::Within(field.clone(), Area::Circle(circle.ok_or_else(malformed)?))
             }
             "geo_bounding_box" => {
@@ -682,7 +683,7 @@ impl Query {
     }
 
     /// Errors that depend on the index's mapping.
-    fn check(&self, index: &Index) -> Result<(), EsError> {
+    fn check(&self, index: &StoredIndex) -> Result<(), EsError> {
         match self {
             Self::Within(path, area) => {
                 let query = match area {
@@ -706,7 +707,7 @@ impl Query {
         }
     }
 
-    fn matches(&self, index: &Index, candidate: &Candidate<'_>) -> bool {
+    fn matches(&self, index: &StoredIndex, candidate: &Candidate<'_>) -> bool {
         match self {
             Self::All => true,
             Self::None => false,
@@ -751,7 +752,7 @@ impl<'d> Candidate<'d> {
         found
     }
 
-    fn has_term(&self, index: &Index, path: &str, terms: &[Value]) -> bool {
+    fn has_term(&self, index: &StoredIndex, path: &str, terms: &[Value]) -> bool {
         // A keyword beside a text, as Elasticsearch maps new strings.
         let beside = path.rsplit_once('.').filter(|(parent, name)| {
             mapping::field(&index.mappings, path).is_none()
@@ -771,7 +772,7 @@ impl<'d> Candidate<'d> {
         self.values(mapped).into_iter().any(|value| terms.iter().any(|term| fits(value, term)))
     }
 
-    fn has_field(&self, index: &Index, path: &str) -> bool {
+    fn has_field(&self, index: &StoredIndex, path: &str) -> bool {
         match mapping::field(&index.mappings, path) {
             None => false,
             Some(field) if mapping::kind(field) == "geo_point" => index

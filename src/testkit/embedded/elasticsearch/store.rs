@@ -12,17 +12,17 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde_json::{Map, Value};
 
 use super::error::EsError;
-use super::index::{Condition, Doc, Index, Written};
+use super::index::{Doc, StoredIndex, WriteGuard, WriteResult};
 use super::pit::PointInTimes;
 use super::{mapping, names};
 use crate::base::clock::{Clock, Instant};
 use crate::core::filter_path::fits;
 
-pub(super) type Shared = Arc<RwLock<Index>>;
+pub(super) type Shared = Arc<RwLock<StoredIndex>>;
 
 /// See the file's first lines.
 #[derive(Debug)]
-pub struct Store {
+pub struct IndexStore {
     indices: RwLock<BTreeMap<String, Shared>>,
     cluster_settings: RwLock<BTreeMap<String, String>>,
     auto_create_default: String,
@@ -36,14 +36,14 @@ pub struct Store {
 
 /// What to write.
 #[derive(Debug, Clone, Copy)]
-pub enum Content<'a> {
+pub enum WriteContent<'a> {
     /// This source.
     Source(&'a [u8]),
     /// Nothing: a delete.
     Nothing,
 }
 
-impl Store {
+impl IndexStore {
     /// An empty store. `auto_create` is the default of `action.auto_create_index`; writes are refused (429) once current
     /// sources have `max_stored` bytes.
     pub fn new(auto_create: &str, max_stored: u64, clock: Arc<dyn Clock>) -> Self {
@@ -82,9 +82,9 @@ impl Store {
         &self,
         index: &str,
         id: &str,
-        condition: Condition,
-        content: Content<'_>,
-    ) -> Result<Written, EsError> {
+        condition: WriteGuard,
+        content: WriteContent<'_>,
+    ) -> Result<WriteResult, EsError> {
         if id.is_empty() {
             return Err(EsError::illegal_argument("if _id is specified it must not be empty"));
         }
@@ -94,8 +94,8 @@ impl Store {
         };
         let now = self.clock.now();
         match content {
-            Content::Nothing => write(&shared).delete(id, condition, now),
-            Content::Source(source) => {
+            WriteContent::Nothing => write(&shared).delete(id, condition, now),
+            WriteContent::Source(source) => {
                 let stored = self.stored_bytes();
                 if stored.saturating_add(source.len() as u64) > self.max_stored {
                     let reason = format!(
@@ -147,11 +147,11 @@ impl Store {
     fn auto_create(
         &self,
         index: &str,
-        condition: Condition,
-        content: Content<'_>,
+        condition: WriteGuard,
+        content: WriteContent<'_>,
     ) -> Result<Shared, EsError> {
-        let is_external = matches!(condition, Condition::External(_) | Condition::ExternalOrEqual(_));
-        if matches!(content, Content::Nothing) && !is_external {
+        let is_external = matches!(condition, WriteGuard::External(_) | WriteGuard::ExternalOrEqual(_));
+        if matches!(content, WriteContent::Nothing) && !is_external {
             return Err(EsError::no_such_index(index));
         }
         let rule = self.auto_create_rule();
@@ -226,7 +226,7 @@ impl Store {
         let mut all: BTreeMap<String, String> =
             own.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         all.extend(settings);
-        let index = Index::new(name, uuid, all, mappings, self.clock.now(), self.stored.clone());
+        let index = StoredIndex::new(name, uuid, all, mappings, self.clock.now(), self.stored.clone());
         indices.insert(name.to_owned(), Arc::new(RwLock::new(index)));
         Ok(())
     }
@@ -348,10 +348,10 @@ fn apply(settings: &mut BTreeMap<String, String>, changes: BTreeMap<String, Opti
 
 // No code that holds an index can leave it half changed: what may fail is checked before anything is touched.
 
-pub(super) fn read(index: &Shared) -> RwLockReadGuard<'_, Index> {
+pub(super) fn read(index: &Shared) -> RwLockReadGuard<'_, StoredIndex> {
     index.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(super) fn write(index: &Shared) -> RwLockWriteGuard<'_, Index> {
+pub(super) fn write(index: &Shared) -> RwLockWriteGuard<'_, StoredIndex> {
     index.write().unwrap_or_else(PoisonError::into_inner)
 }
