@@ -1,4 +1,5 @@
-//! `src/` is grouped in layers, and dependencies point one way: the list of folders explains the program.
+//! `src/` is grouped in layers, and dependencies point one way: the list of folders explains the program. A name of a type
+//! says which one is meant.
 //!
 //! The paths that begin with `crate::` or `super::` are read from the sources, outside of comments, strings and code that only
 //! tests compile. Code that needs something of a higher layer moves it down, or gets it from its caller.
@@ -152,6 +153,46 @@ fn the_protocol_knows_counting_through_one_hook() {
 
 fn counting() -> [String; 2] {
     ["core", "counting"].map(str::to_owned)
+}
+
+/// What a build without traces has in place of `telemetry::traces`.
+const WITHOUT_TRACES: &str = "support::telemetry::traces::off";
+
+#[test]
+fn types_that_leave_their_module_have_different_names() {
+    let mut modules: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for source in Sources::read().files {
+        let module = source.module.join("::");
+        if module != WITHOUT_TRACES {
+            for name in exported_types(&source.code) {
+                assert!(
+                    modules.entry(name.clone()).or_default().insert(module.clone()),
+                    "{module} has {name} twice"
+                );
+            }
+        }
+    }
+    modules.retain(|_, modules| modules.len() > 1);
+    assert!(modules.is_empty(), "each needs a name that says what it is of: {modules:#?}");
+    let code =
+        "pub struct A; pub(super) enum B {} struct C; label! { D { E => F, } } impl G { type H = (); }";
+    assert_eq!(exported_types(code), ["A", "B", "D"]);
+}
+
+/// Types that a module declares as `pub` or `pub(…)`, and labels of metrics.
+fn exported_types(code: &str) -> Vec<String> {
+    let name = |rest: &str| -> String {
+        rest.trim_start().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
+    };
+    let exported = |at: usize| {
+        let rest = &code[at + "pub".len()..];
+        let rest = rest.strip_prefix('(').map_or(rest, |scope| &scope[closing(scope, '(', ')') + 1..]);
+        let kind = ["struct ", "enum ", "trait ", "type ", "union "].into_iter();
+        kind.filter_map(|kind| rest.trim_start().strip_prefix(kind)).map(name).next()
+    };
+    let label = |at: usize| code[at + "label!".len()..].trim_start().strip_prefix('{').map(name);
+    let exported = words(code, "pub").into_iter().filter_map(exported);
+    exported.chain(words(code, "label!").into_iter().filter_map(label)).collect()
 }
 
 #[test]
