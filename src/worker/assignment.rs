@@ -373,7 +373,7 @@ impl Assignment {
         due
     }
 
-    /// Whether `offset` is not the expected start or next offset: then [`Assignment::reached`] decides. (The task
+    /// Whether `offset` is not the expected start or next offset: then [`Assignment::check_skipped`] decides. (The task
     /// detects later jumps back, since it knows what it has read.)
     pub fn is_unexpected(&self, number: i32, offset: i64) -> bool {
         let is_unexpected = |owned: &AssignedPartition| {
@@ -390,18 +390,18 @@ impl Assignment {
         self.owned.get(&number).is_some_and(begins)
     }
 
-    /// Reading reached `offset`; the partition begins at `low`. Reports and counts the lost offsets in between. Returns
+    /// Reading reached `offset`; the partition begins at `low`. Reports and counts lost offsets in between. Returns
     /// whether the partition may be read on.
-    pub fn reached(&mut self, number: i32, offset: i64, low: i64) -> bool {
+    pub fn check_skipped(&mut self, number: i32, offset: i64, low: i64) -> bool {
         let Some(owned) = self.owned.get_mut(&number) else { return true };
         if owned.next.is_none() {
             owned.published.update(|known| known.first = Some(low));
         }
         match judge(owned.next, None, low.min(offset), i64::MAX) {
-            OffsetVerdict::Lost(lost) => self.found(number, lost.into()),
+            OffsetVerdict::Lost(lost) => self.report_trouble(number, lost.into()),
             OffsetVerdict::There if owned.next.is_some_and(|next| offset < next) => {
                 let what = Truncated { next: owned.next.unwrap_or(offset), end: Some(offset) };
-                self.found(number, OffsetTrouble::Truncated(what, self.context.epoch));
+                self.report_trouble(number, OffsetTrouble::Truncated(what, self.context.epoch));
             }
             OffsetVerdict::There | OffsetVerdict::Begins | OffsetVerdict::Truncated(_) => {}
         }
@@ -427,18 +427,18 @@ impl Assignment {
     }
 
     /// Checks that the next offset exists.
-    pub fn look(&mut self, number: i32, next: i64, low: i64, high: i64) {
+    pub fn check_next(&mut self, number: i32, next: i64, low: i64, high: i64) {
         match judge(Some(next), None, low, high) {
-            OffsetVerdict::Lost(lost) => self.found(number, lost.into()),
+            OffsetVerdict::Lost(lost) => self.report_trouble(number, lost.into()),
             OffsetVerdict::Truncated(truncated) => {
-                self.found(number, OffsetTrouble::Truncated(truncated, self.context.epoch));
+                self.report_trouble(number, OffsetTrouble::Truncated(truncated, self.context.epoch));
             }
             OffsetVerdict::There | OffsetVerdict::Begins => {}
         }
     }
 
     /// The next offset of a partition cannot be read: stops it, unless that is accepted.
-    pub fn found(&mut self, number: i32, trouble: OffsetTrouble) {
+    pub fn report_trouble(&mut self, number: i32, trouble: OffsetTrouble) {
         let Some(owned) = self.owned.get_mut(&number) else { return };
         let mut accepted = false;
         if let OffsetTrouble::Lost(lost) = trouble {
@@ -455,7 +455,7 @@ impl Assignment {
     /// librdkafka does not read these, although it stopped somewhere and every partition's ends look right. A partition
     /// that stays so was truncated below what was read. `true`: one has no offset to read from and must be assigned
     /// again.
-    pub fn not_read(&mut self, numbers: &[i32]) -> bool {
+    pub fn note_unread(&mut self, numbers: &[i32]) -> bool {
         let epoch = self.context.epoch;
         let mut must_begin_again = false;
         let mut truncated = Vec::new();
@@ -469,7 +469,7 @@ impl Assignment {
             }
         }
         for (number, what) in truncated {
-            self.found(number, OffsetTrouble::Truncated(what, epoch));
+            self.report_trouble(number, OffsetTrouble::Truncated(what, epoch));
         }
         must_begin_again
     }

@@ -229,7 +229,7 @@ impl ClientContext for Context {
         if stuck.has_looked {
             let unread = topic.partitions.values().filter(|partition| partition.fetch_state == "none");
             let unread: Vec<i32> = unread.map(|partition| partition.partition).collect();
-            stuck.begin_again |= assignment.not_read(&unread);
+            stuck.begin_again |= assignment.note_unread(&unread);
         }
     }
 
@@ -426,7 +426,7 @@ fn poll_some(consumer: &BaseConsumer<Context>, context: &Context) -> Result<(), 
                 let partition = message.partition();
                 let mut assignment = context.assignment();
                 if assignment.is_unexpected(partition, message.offset())
-                    && !assignment.reached(
+                    && !assignment.check_skipped(
                         partition,
                         message.offset(),
                         known_beginning(consumer, &context.topic, partition),
@@ -464,7 +464,7 @@ fn at_end(consumer: &BaseConsumer<Context>, context: &Context, partition: i32) {
     let Some(end) = position(consumer, &context.topic, partition) else { return };
     let mut assignment = context.assignment();
     if assignment.is_unexpected(partition, end)
-        && assignment.reached(partition, end, known_beginning(consumer, &context.topic, partition))
+        && assignment.check_skipped(partition, end, known_beginning(consumer, &context.topic, partition))
     {
         assignment.at_end(partition, end);
     }
@@ -521,7 +521,7 @@ fn look_for_trouble(consumer: &BaseConsumer<Context>, context: &Context) {
                 return;
             }
         };
-        context.assignment().look(partition, next, low, high);
+        context.assignment().check_next(partition, next, low, high);
     }
     let mut stuck = context.stuck();
     (stuck.look_at, stuck.has_looked) = (None, true);

@@ -67,7 +67,7 @@ impl Distributor {
             }
             for key in due {
                 let delays = failing.remove(&key);
-                running.push(self.clone().attend(key, delays).boxed());
+                running.push(self.clone().run_or_skip(key, delays).boxed());
             }
             let wake_in = next_due.map(|due| due.since(now));
             tokio::select! {
@@ -94,7 +94,7 @@ impl Distributor {
     }
 
     /// Handles a due key: runs, or finds that another worker did. Returns its backoff if it must be retried.
-    async fn attend(self: Arc<Self>, key: JobKey, delays: Option<Delays>) -> (JobKey, Option<Delays>) {
+    async fn run_or_skip(self: Arc<Self>, key: JobKey, delays: Option<Delays>) -> (JobKey, Option<Delays>) {
         let Some(job) = self.jobs.get(key.job) else { return (key, None) };
         let name = self.store_key(&key);
         let now = self.around.clock.now();
