@@ -167,18 +167,21 @@ impl Ledger {
         Some((score, waiting))
     }
 
-    /// A dead letter about `id` was delivered, whose first record is at `offset`.
+    /// A dead letter about `id` was delivered, whose first record is at `offset`: folds that no other one holds join the dirty set.
     pub(super) fn release_withheld(&mut self, id: &DocId, offset: i64) {
         let apart = self.apart.get(id).map(|apart| apart.dirty.last());
         let Some(withheld) = self.withheld.get_mut(id) else { return };
         let first = withheld.waiting.as_ref().map(|(_, dirty)| dirty.last());
+        // A letter about a record after the entry that is apart, or after the first fold, holds the second fold only.
         let is_later = apart.or(first).is_some_and(|last| last.offset() < offset);
         let count = if is_later { &mut withheld.later_dead_letters } else { &mut withheld.dead_letters };
         *count = count.saturating_sub(1);
+        // Nothing holds the first fold. The second then becomes the first, and may be free as well.
         while let Some(withheld) = self.withheld.get_mut(id)
             && withheld.dead_letters == 0
         {
             let (waiting, is_due) = (withheld.waiting.take(), std::mem::take(&mut withheld.is_due));
+            // The entry that is apart may go on, but the records behind it may not join it yet.
             let is_held = apart.is_some() && withheld.later_dead_letters > 0;
             if !is_held {
                 withheld.waiting = withheld.behind.take();
