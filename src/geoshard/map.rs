@@ -1,6 +1,6 @@
 //! The geoshard map: which geoshard a point belongs to.
 //!
-//! A map cuts the line of S2 leaf cells ([`cell`]) into ranges and assigns each to a geoshard. A range begins at its
+//! A map cuts the line of S2 leaf cells ([`cell`](super::cell)) into ranges and assigns each to a geoshard. A range begins at its
 //! `from` and ends where the next begins, the first at the start of the globe and the last at its end, so every
 //! point belongs to exactly one geoshard by construction: gaps and overlaps cannot be expressed. To find a
 //! point's geoshard, in any language: take its S2 leaf cell id as an unsigned 64-bit number, then the last range whose

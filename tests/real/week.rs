@@ -140,19 +140,19 @@ impl Population {
     /// A step of an hour: writes, and gives who is to be searched. Adds what was done to `counts`.
     fn step(&mut self, hour: u64, counts: &mut [PlaceCounts]) -> Vec<Person> {
         let mut searched = Vec::new();
-        for place in 0..self.places.len() {
+        for (place, counts) in counts.iter_mut().enumerate() {
             let of_hour = self.scenario.counts(&self.places[place], self.visitors, hour);
             self.due[place][0] += of_hour.writes / f64::from(STEPS);
             self.due[place][1] += of_hour.queries / f64::from(STEPS);
             while self.due[place][0] >= 1.0 {
                 self.due[place][0] -= 1.0;
-                counts[place].writes += 1.0;
+                counts.writes += 1.0;
                 let person = self.anybody_of(place, hour);
                 self.write(&person);
             }
             while self.due[place][1] >= 1.0 {
                 self.due[place][1] -= 1.0;
-                counts[place].queries += 1.0;
+                counts.queries += 1.0;
                 searched.push(self.anybody_of(place, hour));
             }
         }
