@@ -52,7 +52,7 @@ use scenario::Scenario;
 const FIXED: u64 = 1_000;
 
 /// Seeds by which defects were found.
-const FOUND: [u64; 1] = [16_096_030_266_344_301_375];
+const FOUND: [u64; 2] = [16_096_030_266_344_301_375, 1_079_511];
 
 /// Seeds that are run twice to check determinism.
 const REPEATED: u64 = 100;

@@ -161,6 +161,8 @@ impl Ledger {
         let Some(Part { dirty, record }) = parts.rest.pop_front() else { return false };
         parts.current = record;
         apart.carry = RetryState::default();
+        // Its pauses are its own: they do not grow with the time that those before it took.
+        apart.since = apart.due;
         apart.score = dirty.fold.first.offset();
         let done = std::mem::replace(&mut apart.dirty, dirty);
         self.bytes -= done.bytes;

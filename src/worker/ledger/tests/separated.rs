@@ -216,3 +216,19 @@ fn rejected_patches_whose_records_cannot_be_read_are_one_dead_letter() {
     ledger.delivered(11, Some(&id("a")));
     assert_eq!(tried(&mut ledger), [(10, 14)]);
 }
+
+#[test]
+fn pauses_begin_anew_with_each_record() {
+    let mut ledger = came_back(&[10], &unanswered());
+    waits_for_its_patches(&mut ledger);
+    ledger.reread(&id("a"), Ok(again(&[11, 12, 13], &[])), at(2));
+    let mut retried_at = |now, outcome: Outcome| {
+        let batch = ledger.hand_out(9, usize::MAX, now);
+        let settled = |entry| Settled { entry, outcome: outcome.clone(), touched: AffectedShards::default() };
+        ledger.settle(batch.into_iter().map(settled).collect(), now);
+        ledger.next_retry()
+    };
+    assert_eq!(retried_at(at(102), unreadable()), Some(at(127)));
+    assert_eq!(retried_at(at(127), DONE), Some(at(127)), "the next record");
+    assert_eq!(retried_at(at(131), unreadable()), Some(at(132)));
+}
