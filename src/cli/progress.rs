@@ -14,7 +14,7 @@ const FIRST_LINE_AFTER: Duration = Duration::from_secs(2);
 const LINE_EVERY: Duration = Duration::from_secs(10);
 
 /// See the top of this file.
-pub(super) struct Meter {
+pub(super) struct ProgressMeter {
     /// Prints what has happened.
     lasting: fn(&str),
     bar: Option<ProgressBar>,
@@ -47,7 +47,7 @@ impl Subject {
     }
 }
 
-impl Meter {
+impl ProgressMeter {
     /// What has happened goes to standard error, too.
     pub(super) fn new() -> Self {
         Self::with(|line| eprintln!("{line}"))
@@ -100,7 +100,7 @@ impl Meter {
     }
 }
 
-impl Drop for Meter {
+impl Drop for ProgressMeter {
     fn drop(&mut self) {
         self.end();
     }

@@ -127,7 +127,7 @@ pub(super) async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
         stop.cancelled().await;
         // Load balancers see the probe fail; clients that connect meanwhile get 503.
         state.is_draining.store(true, Ordering::Relaxed);
-        health.not_ready(Health::STARTUP, "it is stopping");
+        health.not_ready(Health::SHUTDOWN, "it is stopping");
         tracing::info!(under_way = state.under_way.len(), "stopping: requests under way are answered");
         state.under_way.close();
         if tokio::time::timeout(config.route.timeout, state.under_way.wait()).await.is_err() {

@@ -22,11 +22,11 @@ fn a_backlog_beyond_memory_and_a_dead_elasticsearch_move_neither_memory_nor_the_
             ("documents", "max_bytes = \"64KiB\"".to_owned()),
             ("elasticsearch", "request_timeout = \"5s\"".to_owned()),
             ("retry", "max_backoff = \"2s\"".to_owned()),
-            ("kafka", "session_timeout = \"6s\"".to_owned()),
+            ("kafka", "session_timeout = \"20s\"".to_owned()),
             ("kafka", "heartbeat_interval = \"1s\"".to_owned()),
             ("shutdown", "revoke_timeout = \"2s\"".to_owned()),
             // A poll thread that waits for Elasticsearch would be out of the group long before it is back.
-            ("kafka.properties", "\"max.poll.interval.ms\" = 8000".to_owned()),
+            ("kafka.properties", "\"max.poll.interval.ms\" = 25000".to_owned()),
             ("kafka.properties", "\"queued.max.messages.kbytes\" = 1024".to_owned()),
         ],
     });
@@ -56,7 +56,7 @@ fn a_backlog_beyond_memory_and_a_dead_elasticsearch_move_neither_memory_nor_the_
     let paused = Instant::now();
     let (mut held, mut resident) = (0.0_f64, 0.0_f64);
     // Longer than session and poll interval: a poll thread that waits would be out of its group.
-    while paused.elapsed() < Duration::from_secs(10) {
+    while paused.elapsed() < Duration::from_secs(30) {
         held = held.max(worker.metric("geofold_buffered_bytes", ""));
         resident = resident.max(worker.metric("process_resident_memory_bytes", ""));
         std::thread::sleep(Duration::from_millis(200));

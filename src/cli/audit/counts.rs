@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::LONG;
 use crate::base::progress::Progress;
-use crate::cli::progress::Meter;
+use crate::cli::progress::ProgressMeter;
 use crate::cli::{Failure, output};
 use crate::core::counting::facets::FacetRules;
 use crate::io::database::Database;
@@ -81,7 +81,7 @@ async fn compare(
         elastic.refresh(&chunk, timeout).await.context("refreshing the indices")?;
     }
     let fields: Vec<String> = config.tally.facets.values().cloned().collect();
-    let meter = Meter::new();
+    let meter = ProgressMeter::new();
     let names: Vec<String> = shards.iter().map(|shard| Index::Geoshard(shard.clone()).name(prefix)).collect();
     // Only for the time left.
     let of = scan::count(elastic, &names, None, timeout).await.ok();

@@ -15,7 +15,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use serde_json::json;
 
-use super::progress::Meter;
+use super::progress::ProgressMeter;
 use super::{ConfigArgs, Failure, connect, output, signals, values};
 use crate::base::figures::count;
 use crate::base::progress::Progress;
@@ -239,7 +239,7 @@ async fn run(
     let mut printed = 0;
     let mut repairs = Repairs::default();
     // Progress goes to standard error, results to standard output.
-    let meter = Meter::new();
+    let meter = ProgressMeter::new();
     let tell = |progress: Progress<'_>| meter.tell(progress);
     let found = async |findings: Vec<AuditFinding>| {
         let outcomes = match mender {

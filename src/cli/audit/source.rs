@@ -10,7 +10,7 @@ use anyhow::{Context, anyhow};
 use super::{AuditArgs, LONG, PRINTED, a_seed};
 use crate::base::ids::DocId;
 use crate::base::retry::RetryPolicy;
-use crate::cli::progress::Meter;
+use crate::cli::progress::ProgressMeter;
 use crate::cli::{Failure, output};
 use crate::io::elastic::Elastic;
 use crate::ops::audit::AuditError;
@@ -51,7 +51,7 @@ pub(super) async fn run(
     let mut out = args.out_file()?;
     let mut printed = 0;
     // Progress goes to standard error, results to standard output.
-    let meter = Meter::new();
+    let meter = ProgressMeter::new();
     let found = |differs: &Differs| {
         if let Some(out) = &mut out {
             let line = serde_json::to_string(differs).unwrap_or_default();

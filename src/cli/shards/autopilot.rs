@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::plan::percent;
 use super::{ConfigArgs, Failure, connect, output};
 use crate::base::progress::Progress;
-use crate::cli::progress::Meter;
+use crate::cli::progress::ProgressMeter;
 use crate::cli::{logging, signals};
 use crate::geoshard::balance::Weights;
 use crate::geoshard::balance::decide::{BalanceLimits, QuietHours};
@@ -240,7 +240,7 @@ pub(super) async fn autopilot(args: AutopilotArgs) -> Result<ExitCode, Failure> 
         serve(listen, metrics.clone(), server_stop.clone(), &supervisor).await?;
     }
     // A reader that went away is no reason to stop half-way.
-    let meter = Meter::with(|line| drop(output::line(line)));
+    let meter = ProgressMeter::with(|line| drop(output::line(line)));
     let tell: Listener = Arc::new(move |progress: Progress<'_>| meter.tell(progress));
     let autopilot = Autopilot {
         name: name(),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use super::{ConfigArgs, Failure, connect, output};
-use crate::cli::progress::Meter;
+use crate::cli::progress::ProgressMeter;
 use crate::io::indices;
 
 /// Create missing indices: one per geoshard and two internal ones. Existing indices are never changed; differences from
@@ -20,7 +20,7 @@ pub(super) async fn create(args: CreateShardsArgs) -> Result<ExitCode, Failure> 
     let config = args.config.load()?;
     let (elastic, wanted) = (connect::elasticsearch(&config)?, connect::wanted_indices(&config)?);
     let prefix = &config.elasticsearch.prefix;
-    let meter = Meter::new();
+    let meter = ProgressMeter::new();
     let timeout = config.elasticsearch.request_timeout;
     let report =
         indices::create_missing(&elastic, prefix, &wanted, timeout, &|progress| meter.tell(progress)).await?;

@@ -10,7 +10,7 @@ use clap::Args;
 
 use super::{ConfigArgs, Failure, connect, output};
 use crate::base::progress::Progress;
-use crate::cli::progress::Meter;
+use crate::cli::progress::ProgressMeter;
 use crate::cli::{signals, values};
 use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
@@ -72,7 +72,7 @@ pub(super) async fn migrate(args: MigrateArgs) -> Result<ExitCode, Failure> {
     let target = CheckTarget::new(&config, &configured).map_err(Failure::usage)?;
     let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);
     // A closed pipe must not interrupt the change.
-    let meter = Arc::new(Meter::with(|line| drop(output::line(line))));
+    let meter = Arc::new(ProgressMeter::with(|line| drop(output::line(line))));
     let told = meter.clone();
     let listener: Listener = Arc::new(move |progress: Progress<'_>| told.tell(progress));
     let work = async {

@@ -14,7 +14,7 @@ use std::fmt::Write;
 use s2::cellid::CellID;
 use s2::latlng::LatLng;
 
-use super::labels::{Label, labels};
+use super::labels::{MapLabel, labels};
 use crate::base::geo::GeoPoint;
 use crate::geoshard::cell::tiles;
 use crate::geoshard::map::GeoshardMap;
@@ -40,7 +40,7 @@ pub struct MapDrawing {
     /// All borders between geoshards, each once.
     pub borders: String,
     /// Names of geoshards, where they fit.
-    pub labels: Vec<Label>,
+    pub labels: Vec<MapLabel>,
 }
 
 impl MapDrawing {

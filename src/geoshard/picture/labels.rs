@@ -30,7 +30,7 @@ const TRIES: [(bool, f64); 15] = [
 
 /// A name, and where it stands.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Label {
+pub struct MapLabel {
     /// Of the geoshard, in the order of the map.
     pub shard: usize,
     /// Its id.
@@ -82,12 +82,12 @@ impl Spot {
 
 /// The names of geoshards, those of large cities first; one for which there is no room at all has none. `interiors`: a place inside
 /// of each.
-pub(super) fn labels(map: &GeoshardMap, interiors: &[(f64, f64)]) -> Vec<Label> {
+pub(super) fn labels(map: &GeoshardMap, interiors: &[(f64, f64)]) -> Vec<MapLabel> {
     let cities = largest(map);
     let mut order: Vec<usize> = (0..map.shards().len()).collect();
     order.sort_by_key(|shard| std::cmp::Reverse(cities[*shard].map(|City(.., people)| *people)));
     let place = |shard: usize| cities[shard].map_or(interiors[shard], |City(_, lat, lon, _)| (*lon, *lat));
-    let (mut labels, mut taken): (Vec<Label>, Vec<Spot>) = (Vec::new(), Vec::new());
+    let (mut labels, mut taken): (Vec<MapLabel>, Vec<Spot>) = (Vec::new(), Vec::new());
     for (at_city, size) in TRIES {
         let size = size * SIZE;
         order.retain(|&shard| {
@@ -102,7 +102,7 @@ pub(super) fn labels(map: &GeoshardMap, interiors: &[(f64, f64)]) -> Vec<Label> 
                 && !others.any(|other| spot.covers(place(other)));
             if is_free {
                 taken.push(spot);
-                labels.push(Label { shard, id: id.to_owned(), city: name, at: spot.at, size });
+                labels.push(MapLabel { shard, id: id.to_owned(), city: name, at: spot.at, size });
             }
             !is_free
         });
@@ -117,7 +117,7 @@ mod tests {
     use super::super::drawing::Grid;
     use super::*;
 
-    fn sample() -> Vec<Label> {
+    fn sample() -> Vec<MapLabel> {
         let map = GeoshardMap::load(Path::new("config/map-55.json")).unwrap();
         labels(&map, &Grid::new(&map).interiors(map.shards().len()))
     }

@@ -18,7 +18,7 @@ use std::fmt::Write;
 
 pub use density::Density;
 pub use drawing::MapDrawing;
-pub use labels::Label;
+pub use labels::MapLabel;
 
 use self::colours::{STEPS, fill, grey, hues};
 use self::drawing::Grid;
@@ -105,11 +105,11 @@ fn globe(map: &GeoshardMap, description: &MapDescription, density: Option<&Densi
 }
 
 /// Names of geoshards over cities; each knows its size, for a page that makes it smaller.
-fn names(labels: &[Label]) -> String {
+fn names(labels: &[MapLabel]) -> String {
     let mut names = "<g id=\"names\" font-family=\"sans-serif\" text-anchor=\"middle\" fill=\"#0a1f1d\" \
                      stroke=\"#fff\" stroke-opacity=\".85\" paint-order=\"stroke\" pointer-events=\"none\">\n"
         .to_owned();
-    for Label { id, city, at, size, .. } in labels {
+    for MapLabel { id, city, at, size, .. } in labels {
         let size = size * SCALE;
         let city = city.map_or_else(String::new, |city| {
             format!("<tspan x=\"0\" dy=\"1.1em\" font-size=\"{CITY_SIZE}em\">{}</tspan>", text(city))

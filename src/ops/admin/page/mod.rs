@@ -17,7 +17,7 @@ use std::time::{Duration, SystemTime};
 
 use self::format::{Text, bytes, known, millis, number, rate, seconds, short};
 use super::status::{Count, PageCounters, PartitionRow, Requests, ShardDocuments, WorkerStatus};
-use crate::geoshard::picture::{LAND, Label, MapDrawing};
+use crate::geoshard::picture::{LAND, MapDrawing, MapLabel};
 
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
@@ -205,7 +205,7 @@ fn svg(documents: &ShardDocuments, drawing: &MapDrawing) -> String {
     }
     // The map's unit is a quarter of a degree.
     let mut names = String::new();
-    for Label { id, city, at, size, .. } in &drawing.labels {
+    for MapLabel { id, city, at, size, .. } in &drawing.labels {
         let city = city.map_or_else(String::new, |city| {
             format!("<tspan x=\"0\" dy=\"1.1em\" class=\"city\">{}</tspan>", Text(city))
         });
