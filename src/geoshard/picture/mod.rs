@@ -57,9 +57,10 @@ pub fn html(map: &GeoshardMap, description: &MapDescription, density: Option<&De
     } else {
         String::new()
     };
-    PAGE.replace("TITLE", &text(&title(description)))
+    // The title is last: a map's name may hold a placeholder, and ids of geoshards are in lower case.
+    PAGE.replace("GLOBE", &globe(map, description, density))
         .replace("LEGEND", &legend)
-        .replace("GLOBE", &globe(map, description, density))
+        .replace("TITLE", &text(&title(description)))
 }
 
 fn title(description: &MapDescription) -> String {
@@ -246,6 +247,9 @@ mod tests {
         let page = html(&map(), &description, None);
         assert!(page.contains(&globe(&map(), &description, None)));
         assert!(page.contains("<title>a &lt; b &amp; c, version 2: 2 geoshards</title>"));
+        let named_globe = GeoshardMap::new(1, "GLOBE", vec![(0, ShardId::new("a").unwrap())]).unwrap();
+        let named_globe = html(&named_globe, &show(&named_globe, "p"), None);
+        assert!(named_globe.contains("<title>GLOBE, version 1: 1 geoshards</title>"));
         for needs in ["http://", "https://", "src=", "@import", "url(", "TITLE", "LEGEND", "GLOBE"] {
             assert!(!page.contains(needs), "{needs}");
         }
