@@ -21,7 +21,7 @@ use std::io::{self, BufRead, Read};
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
-use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressStyle};
 use rdkafka::error::KafkaError;
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +30,7 @@ use tracing::info;
 pub use line::{LineError, LineProblem, LineRules, Op, SendRecord, UnknownOp, parse_line};
 pub use producer::DeliveryFailure;
 
+use crate::base::figures::{bytes, count, grouped};
 pub use destination::UnreadablePlacements;
 pub(crate) use destination::{Destination, Destinations};
 use pace::SendPace;
@@ -107,20 +108,20 @@ impl fmt::Display for SendSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} records delivered ({} deletes, {}) in {:.1} s, {:.0} records/s",
-            HumanCount(self.delivered),
-            HumanCount(self.deletes),
-            HumanBytes(self.bytes),
+            "{} records delivered ({} deletes, {}) in {:.1} s, {} records/s",
+            count(self.delivered),
+            count(self.deletes),
+            bytes(self.bytes),
             self.took.as_secs_f64(),
-            self.rate(),
+            grouped(&format!("{:.0}", self.rate())),
         )?;
         if self.failed() > 0 {
             write!(
                 f,
                 "; failed: {} bad lines, {} refused, {} not acknowledged",
-                HumanCount(self.bad_lines),
-                HumanCount(self.refused),
-                HumanCount(self.unacknowledged),
+                count(self.bad_lines),
+                count(self.refused),
+                count(self.unacknowledged),
             )?;
         }
         if self.interrupted {
@@ -390,7 +391,7 @@ impl Progress {
         if self.bar.is_hidden() {
             info!(records, bytes = self.bar.position(), "sending");
         } else {
-            self.bar.set_message(HumanCount(records).to_string());
+            self.bar.set_message(count(records));
         }
     }
 

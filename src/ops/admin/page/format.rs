@@ -2,6 +2,8 @@
 
 use std::fmt::{self, Write};
 
+use crate::base::figures::grouped;
+
 /// Text from anywhere, made harmless for HTML, in an element or a quoted attribute.
 pub(super) struct Text<T>(pub T);
 
@@ -35,15 +37,10 @@ pub(super) const UNKNOWN: &str = "unknown";
 /// `1,234,567`.
 pub(super) fn number(number: impl fmt::Display) -> String {
     let digits = number.to_string();
-    let (sign, digits) = digits.strip_prefix('-').map_or(("", digits.as_str()), |digits| ("-", digits));
-    let mut text = sign.to_owned();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
+    match digits.strip_prefix('-') {
+        Some(digits) => format!("-{}", grouped(digits)),
+        None => grouped(&digits),
     }
-    text
 }
 
 /// `1.2 k`, `3.4 M`: three digits or so, for places where more would not be read.
