@@ -1,7 +1,7 @@
 //! `geofold campaign create`.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, IsTerminal, stderr, stdin};
+use std::io::{BufRead, BufReader, stdin};
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use anyhow::{Context, anyhow};
 use clap::{ArgGroup, Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
 
 use super::{ConfigArgs, Failure, connect, open, output, signals};
 use crate::base::ids::ShardId;
+use crate::base::progress::Progress;
 use crate::cli::audit::LONG;
+use crate::cli::progress::ProgressMeter;
 use crate::cli::values;
 use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
@@ -143,13 +144,10 @@ pub(super) async fn create(args: CreateCampaignArgs) -> Result<ExitCode, Failure
         folder: args.temp_dir.clone().unwrap_or_else(std::env::temp_dir),
         memory: args.memory.as_usize(),
     };
-    let bar = if stderr().is_terminal() { ProgressBar::no_length() } else { ProgressBar::hidden() };
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {human_pos} documents read, {per_sec}") {
-        bar.set_style(style);
-    }
-    let made =
-        make(&store, &new, source, &sort_options, args.paused, &stop, &|read| bar.set_position(read)).await;
-    bar.finish_and_clear();
+    let meter = ProgressMeter::new();
+    let read = |done| meter.tell(Progress::Done { what: "documents read", done, of: None });
+    let made = make(&store, &new, source, &sort_options, args.paused, &stop, &read).await;
+    meter.end();
     store.close().await;
     let created = match made {
         Ok(Some(created)) => created,

@@ -10,6 +10,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::{Failure, connect};
 use crate::base::geo::GeoPoint;
+use crate::base::progress::Progress;
+use crate::cli::progress::ProgressMeter;
 use crate::core::decode::LocationPath;
 use crate::ops::points::{self, Columns, PointLocation, PointRow, PointsFormat, Weight};
 use crate::support::config::Config;
@@ -95,16 +97,12 @@ impl RowArgs {
                 PointLocation::Path(LocationPath::new(&config.documents.location).map_err(Failure::usage)?);
         }
         let elastic = connect::elasticsearch(config)?;
-        let bar = ProgressBar::no_length();
-        if let Ok(style) = ProgressStyle::with_template("{spinner} {human_pos} documents, {per_sec}") {
-            bar.set_style(style);
-        }
+        let meter = ProgressMeter::new();
+        let read = |done| meter.tell(Progress::Done { what: "documents read", done, of: None });
         let add = |row: PointRow<'_>| each(row.point, row.load);
         let timeout = config.elasticsearch.request_timeout;
-        let scanned =
-            points::scan::scan(&elastic, indices, &columns, timeout, add, |read| bar.set_position(read))
-                .await;
-        bar.finish_and_clear();
+        let scanned = points::scan::scan(&elastic, indices, &columns, timeout, add, read).await;
+        meter.end();
         let scanned = scanned.with_context(|| format!("reading {}", indices.join(", ")))?;
         if let Some(why) = &scanned.why {
             let points::scan::Scanned { read, left_out, .. } = scanned;
