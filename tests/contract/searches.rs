@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use geofold::io::elastic::scan::{IndexScan, ScanError, ScanOptions, draw};
+use geofold::io::elastic::scan::{self, IndexScan, ScanError, ScanOptions, draw};
 use serde_json::{Value, json};
 
 use crate::server::{LIMIT, Server};
@@ -24,6 +24,7 @@ crate::cases![
     a_box_reaches_over_the_antimeridian_and_the_poles,
     edges_of_boxes_and_circles_are_those_of_the_stored_points,
     totals_are_counted_as_asked,
+    documents_that_match_are_counted_over_indices,
     a_search_that_can_not_be_carried_out_says_why,
     a_search_that_fails_on_some_indices_answers_from_the_others,
 ];
@@ -458,6 +459,22 @@ async fn totals_are_counted_as_asked(server: &Server) {
     assert_eq!(usual.ids().len(), 7);
     assert_eq!(search(server, "$a", json!({"from": 5})).await.ids().len(), 2);
     assert_eq!(count(server).await, 7);
+}
+
+async fn documents_that_match_are_counted_over_indices(server: &Server) {
+    for (index, lons) in [("a", [10, 20]), ("b", [30, 40])] {
+        server.create(index, json!({})).await;
+        let sources = lons.map(|lon| json!({"location": [lon, 0]}).to_string());
+        server.fill(index, &sources.each_ref().map(String::as_str)).await;
+    }
+    server.refresh("$*").await;
+    let elastic = server.elastic();
+    let indices = ["a", "b"].map(|index| server.name(index));
+    let corners = json!({"top_left": [15, 1], "bottom_right": [35, -1]});
+    let query = json!({"geo_bounding_box": {"location": corners}});
+    assert_eq!(scan::count(&elastic, &indices, None, LIMIT).await.unwrap(), 4);
+    assert_eq!(scan::count(&elastic, &indices, Some(&query), LIMIT).await.unwrap(), 2);
+    assert!(scan::count(&elastic, &[server.name("none")], None, LIMIT).await.is_err());
 }
 
 async fn a_search_that_can_not_be_carried_out_says_why(server: &Server) {
