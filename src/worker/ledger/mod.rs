@@ -606,7 +606,13 @@ impl Merge<'_> {
             }
             None => newer.fold,
         };
-        older.unmerged = match self.absorb(&mut older.fold, newest) {
+        let is_whole = newer.unmerged.is_some();
+        let absorbed = self.absorb(&mut older.fold, newest);
+        debug_assert!(
+            absorbed.is_ok() || !is_whole,
+            "only a whole document rejects patches, and nothing rejects one"
+        );
+        older.unmerged = match absorbed {
             Ok(()) => newer.unmerged,
             Err(rejected) if rejected.fold.separable().is_some() => Some(Arc::new(rejected.fold)),
             Err(rejected) => {
