@@ -238,6 +238,12 @@ fn a_search_under_way_is_answered_when_the_router_stops() {
         let late = router.search(&near_berlin("30km"));
         assert_eq!((late.status().as_u16(), late.headers().contains_key("retry-after")), (503, true));
         assert_eq!(router.get("/readyz").status(), 503);
+        // Until the end, for longer than the router takes to look whether it is ready. Then nobody answers.
+        while !search.is_finished()
+            && let Ok(probe) = router.client.get(format!("{}/readyz", router.url)).send()
+        {
+            assert_eq!(probe.status(), 503);
+        }
         let answer = search.join().unwrap();
         assert_eq!(answer.status(), 200);
         assert_eq!(ids(&answer.json().unwrap()), ["berlin", "spandau"]);
