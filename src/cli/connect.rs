@@ -13,6 +13,7 @@ use crate::geoshard::{GeoshardMap, LiveMaps};
 use crate::io::elastic::Elastic;
 use crate::io::elastic::aws::credentials::KeySource;
 use crate::io::elastic::http::{Auth, HttpElastic, HttpOptions};
+use crate::io::elastic::repeat::RepeatedReads;
 use crate::io::indices::{self, Layout, Template, WantedIndex};
 use crate::io::maps::{MapsRecord, MapsStore};
 use crate::support::config::{Config, DeadLetterPolicy, ElasticsearchCredentials, KeyForm};
@@ -22,7 +23,12 @@ pub(super) fn elasticsearch(config: &Config) -> Result<HttpElastic, Failure> {
     elasticsearch_as(config, config.elasticsearch.credentials())
 }
 
-/// The same with other credentials than the configured ones.
+/// The same for commands that read for long: reads and refreshes are repeated while the server is busy.
+pub(super) fn patient_elasticsearch(config: &Config) -> Result<Arc<dyn Elastic>, Failure> {
+    Ok(Arc::new(RepeatedReads::new(Arc::new(elasticsearch(config)?))))
+}
+
+/// The client of [`elasticsearch`] with other credentials than the configured ones.
 pub(super) fn elasticsearch_as(
     config: &Config,
     credentials: Option<ElasticsearchCredentials<'_>>,

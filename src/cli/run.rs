@@ -13,6 +13,7 @@ use super::reload::{self, ConfigFollower, InForce, OfWorker, Readers, WatchedFil
 use super::{ConfigArgs, Failure, connect, logging, signals};
 use crate::core::mover::Rules;
 use crate::io::elastic::Elastic;
+use crate::io::elastic::repeat::RepeatedReads;
 use crate::io::maps::{MapsRecord, Watcher};
 use crate::io::meta::TopicFacts;
 use crate::ops::admin::{self, AdminState, CoverSource, DocumentCounts, StatusParts, StatusSource, Worker};
@@ -144,7 +145,7 @@ pub(super) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         let periodic = config.audit.interval.map(|every| PeriodicAudit {
             config: config.clone(),
             every,
-            elastic: elastic.clone(),
+            elastic: Arc::new(RepeatedReads::new(elastic.clone())),
             location: rules.location.clone(),
             maps: maps.clone(),
             rate: audit_rate,

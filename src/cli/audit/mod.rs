@@ -8,7 +8,6 @@ use std::io::{BufWriter, Write};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -108,7 +107,7 @@ const PRINTED: u64 = 100;
 pub(super) async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     let stop = signals::stop_on_signal_or_hang_up()?;
-    let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);
+    let elastic = connect::patient_elasticsearch(&config)?;
     if args.tally {
         return tokio::select! {
             ended = counts::run(&config, &*elastic, args.repair, args.json) => ended,

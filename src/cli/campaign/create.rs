@@ -128,10 +128,10 @@ pub(super) async fn create(args: CreateCampaignArgs) -> Result<ExitCode, Failure
         rate: args.rate.map(NonZeroU32::get),
         every: None,
     };
-    let elastic = connect::elasticsearch(&config)?;
+    let elastic = connect::patient_elasticsearch(&config)?;
     let source = match (selection, &args.from) {
         (Some(selection), _) => IdSource::Index {
-            elastic: &elastic,
+            elastic: &*elastic,
             prefix: &config.elasticsearch.prefix,
             selection,
             timeout: config.elasticsearch.request_timeout.max(LONG),

@@ -96,12 +96,12 @@ impl RowArgs {
             columns.place =
                 PointLocation::Path(LocationPath::new(&config.documents.location).map_err(Failure::usage)?);
         }
-        let elastic = connect::elasticsearch(config)?;
+        let elastic = connect::patient_elasticsearch(config)?;
         let meter = ProgressMeter::new();
         let read = |done| meter.tell(Progress::Done { what: "documents read", done, of: None });
         let add = |row: PointRow<'_>| each(row.point, row.load);
         let timeout = config.elasticsearch.request_timeout;
-        let scanned = points::scan::scan(&elastic, indices, &columns, timeout, add, read).await;
+        let scanned = points::scan::scan(&*elastic, indices, &columns, timeout, add, read).await;
         meter.end();
         let scanned = scanned.with_context(|| format!("reading {}", indices.join(", ")))?;
         if let Some(why) = &scanned.why {

@@ -14,7 +14,6 @@ use crate::cli::progress::ProgressMeter;
 use crate::cli::{signals, values};
 use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
-use crate::io::elastic::Elastic;
 use crate::ops::check::{self, CheckTarget};
 use crate::ops::migrate::{Listener, Migration};
 
@@ -70,7 +69,7 @@ pub(super) async fn migrate(args: MigrateArgs) -> Result<ExitCode, Failure> {
         .map_err(Failure::usage)?;
     let new = args.what.to.as_deref().map(GeoshardMap::load).transpose().map_err(Failure::usage)?;
     let target = CheckTarget::new(&config, &configured).map_err(Failure::usage)?;
-    let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);
+    let elastic = connect::patient_elasticsearch(&config)?;
     // A closed pipe must not interrupt the change.
     let meter = Arc::new(ProgressMeter::with(|line| drop(output::line(line))));
     let told = meter.clone();

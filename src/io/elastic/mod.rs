@@ -8,6 +8,7 @@
 //! | `http/` | the trait over HTTP, on the `elasticsearch` crate |
 //! | `aws/` | requests signed for Amazon OpenSearch Service, and where the keys come from |
 //! | `nodes.rs` | which node to ask next: round robin, with a rest for the dead |
+//! | `repeat.rs` | reads that are repeated while the server is busy, for commands that read for long |
 //! | `scan.rs` | reads all documents of some indices, a page at a time |
 //! | `slices.rs` | reads documents of unknown size, so many at a time that their answer can be read |
 //! | `scripted.rs` | the trait by script, for tests |
@@ -20,6 +21,7 @@ pub mod decode;
 pub mod encode;
 pub mod http;
 pub mod nodes;
+pub mod repeat;
 pub mod rounds;
 pub mod scan;
 #[cfg(test)]
