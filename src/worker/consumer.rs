@@ -16,6 +16,7 @@ use tokio::sync::mpsc;
 
 use super::assignment::Assignment;
 use super::record::Record;
+use crate::io::kafka::lost_brokers::LostBrokers;
 use crate::io::kafka::{
     add_leader_epochs, commit_with_answer, hold_back, known_beginning, leader_epoch, let_through, position,
     set_leader_epoch,
@@ -78,6 +79,7 @@ pub struct Context {
     stuck: Mutex<Stuck>,
     /// Partitions whose log is not yet compared with the committed offset.
     unchecked: Mutex<Vec<Unchecked>>,
+    lost_brokers: LostBrokers,
 }
 
 /// A partition's committed offset.
@@ -109,6 +111,7 @@ impl Context {
             metrics,
             stuck: Mutex::default(),
             unchecked: Mutex::default(),
+            lost_brokers: LostBrokers::default(),
         }
     }
 
@@ -215,6 +218,7 @@ fn is_rebalance(error: &KafkaError) -> bool {
 
 impl ClientContext for Context {
     fn stats(&self, statistics: Statistics) {
+        self.lost_brokers.note(&statistics);
         let Some(topic) = statistics.topics.get(&self.topic) else { return };
         let mut assignment = self.assignment();
         for partition in topic.partitions.values() {
@@ -501,6 +505,7 @@ fn check_logs(consumer: &BaseConsumer<Context>, context: &Context) {
 
 /// librdkafka does not name the partition it cannot continue, so all are checked.
 fn look_for_trouble(consumer: &BaseConsumer<Context>, context: &Context) {
+    context.lost_brokers.find_again(consumer.client());
     if std::mem::take(&mut context.stuck().begin_again) {
         tracing::warn!("partitions without a start offset: rejoining the group");
         consumer.unsubscribe();

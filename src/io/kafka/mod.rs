@@ -1,6 +1,7 @@
 //! What geofold needs of Kafka beyond rust-rdkafka: a topic's id and number of partitions before it is worked on,
 //! commits whose answer comes back, and a producer that survives a fatal error of its client.
 
+pub mod lost_brokers;
 mod native;
 pub mod partitioner;
 pub(crate) mod resilient_producer;
@@ -222,6 +223,7 @@ pub fn topic_facts<C: ClientContext>(
 ) -> Result<TopicFactsFound, TopicFactsError> {
     let begin = Instant::now();
     let metadata = client.fetch_metadata(Some(topic), timeout).map_err(|error| {
+        lost_brokers::find_brokers_again(client);
         let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);
         TopicFactsError::from_code(code, "")
     })?;

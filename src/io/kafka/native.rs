@@ -16,6 +16,8 @@
 //!
 //! The partition that a producer's partitioner chooses for a key, without producing anything.
 //!
+//! More brokers for a client that has lost all of its own.
+//!
 //! A mock cluster's initial rebalance delay: tests and demo would wait three seconds for it, every time.
 //!
 //! What librdkafka hands out and the caller owns is held in [`Owned`]; everything else is borrowed from such a value and
@@ -41,6 +43,8 @@ use crate::support::config::Partitioner;
 const GRACE: Duration = Duration::from_secs(1);
 /// The longest request timeout that librdkafka takes.
 const MAX_TIMEOUT_MS: i32 = 3_600_000;
+/// The setting with the configured brokers.
+const BOOTSTRAP: &CStr = c"bootstrap.servers";
 const NO_ERROR: sys::rd_kafka_resp_err_t = sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR;
 /// SortOptions for librdkafka's text about a refused option.
 const ERROR_TEXT_BYTES: usize = 256;
@@ -144,6 +148,27 @@ pub(super) fn let_through<C: ConsumerContext>(
     // SAFETY: both are alive, or the target is null, which stands for no queue; librdkafka counts its own reference to it.
     unsafe { sys::rd_kafka_queue_forward(own.as_ptr(), target) };
     true
+}
+
+/// Gives a client its configured brokers once more. `false`: none are configured.
+pub(super) fn add_configured_brokers<C: ClientContext>(client: &Client<C>) -> bool {
+    let rk = client.native_ptr();
+    let mut bytes = 0;
+    // SAFETY: the client is alive, and its configuration as long as it is; without a buffer only the length is written.
+    let known = unsafe {
+        let conf = sys::rd_kafka_conf(rk);
+        sys::rd_kafka_conf_get(conf, BOOTSTRAP.as_ptr(), std::ptr::null_mut(), &mut bytes)
+    };
+    if known != sys::rd_kafka_conf_res_t::RD_KAFKA_CONF_OK {
+        return false;
+    }
+    let mut list: Vec<c_char> = vec![0; bytes + 1];
+    let mut space = list.len();
+    // SAFETY: as above; the buffer is as long as said, and librdkafka terminates what it writes there. It copies the list.
+    unsafe {
+        sys::rd_kafka_conf_get(sys::rd_kafka_conf(rk), BOOTSTRAP.as_ptr(), list.as_mut_ptr(), &mut space);
+        sys::rd_kafka_brokers_add(rk, list.as_ptr()) > 0
+    }
 }
 
 /// Sets `group.initial.rebalance.delay.ms` of the mock cluster that lives in a client, if one does.

@@ -2,8 +2,9 @@
 //!
 //! Two things are added to librdkafka's producer:
 //!
-//! - A client with a fatal error delivers nothing any more, even if the brokers are changed later, and one that was refused
-//!   access to a topic asks again only after minutes. Such a client is replaced, at most once per [`REPLACE_INTERVAL`].
+//! - A client with a fatal error delivers nothing any more, even if the brokers are changed later; one that was refused
+//!   access to a topic asks again only after minutes; one that could not deliver in time may have no brokers left
+//!   (`lost_brokers.rs`). Such a client is replaced, at most once per [`REPLACE_INTERVAL`].
 //! - A broker refuses a batch as a whole. A record that was refused is sent once more in a batch of its own, so that a refusal
 //!   says something about this record, not about those beside it.
 
@@ -189,11 +190,17 @@ struct Client {
     producer: Option<FutureProducer>,
     /// Access to a topic was denied: until the next metadata request (minutes) the client would refuse by itself.
     is_denied: AtomicBool,
+    /// A record was not delivered in time.
+    is_late: AtomicBool,
 }
 
 impl Client {
     fn new(settings: &ClientConfig) -> KafkaResult<Self> {
-        Ok(Self { producer: Some(settings.create()?), is_denied: AtomicBool::new(false) })
+        Ok(Self {
+            producer: Some(settings.create()?),
+            is_denied: AtomicBool::new(false),
+            is_late: AtomicBool::new(false),
+        })
     }
 
     /// Why it should be replaced, if it should.
@@ -202,13 +209,23 @@ impl Client {
             let reason = "access to the topic was refused".to_owned();
             return Some((RDKafkaErrorCode::TopicAuthorizationFailed, reason));
         }
+        if self.is_late.load(Ordering::Relaxed) {
+            return Some((
+                RDKafkaErrorCode::MessageTimedOut,
+                "a record was not delivered in time".to_owned(),
+            ));
+        }
         self.producer.as_ref()?.client().fatal_error()
     }
 
     async fn send(&self, message: &Message<'_>) -> Result<(), Failed> {
         let failed = |error: KafkaError, by_broker| {
-            if error.rdkafka_error_code() == Some(RDKafkaErrorCode::TopicAuthorizationFailed) {
-                self.is_denied.store(true, Ordering::Relaxed);
+            match error.rdkafka_error_code() {
+                Some(RDKafkaErrorCode::TopicAuthorizationFailed) => {
+                    self.is_denied.store(true, Ordering::Relaxed)
+                }
+                Some(RDKafkaErrorCode::MessageTimedOut) => self.is_late.store(true, Ordering::Relaxed),
+                _ => {}
             }
             Failed { undelivered: Undelivered { verdict: judge(&error), error }, by_broker }
         };

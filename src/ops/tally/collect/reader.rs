@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::batch::{BadIncrement, IncrementBatch, IncrementsPartition, read_increment};
 use super::store::{KnownTopic, Start};
+use crate::io::kafka::lost_brokers::LostBrokers;
 use crate::io::kafka::{TopicFactsError, topic_facts};
 use crate::support::config::Config;
 
@@ -99,10 +100,12 @@ struct Context {
     topic: String,
     /// For each partition, the offset after its last record, as the consumer knows it.
     ends: Mutex<BTreeMap<IncrementsPartition, i64>>,
+    lost_brokers: LostBrokers,
 }
 
 impl ClientContext for Context {
     fn stats(&self, statistics: Statistics) {
+        self.lost_brokers.note(&statistics);
         let Some(topic) = statistics.topics.get(&self.topic) else { return };
         let ends = topic
             .partitions
@@ -176,7 +179,8 @@ impl Reader {
         // A deleted offset is an error here, never a reason to start elsewhere.
         client.set("auto.offset.reset", "error").set("enable.partition.eof", "false");
         let topic = config.increments_topic();
-        let context = Context { topic: topic.clone(), ends: Mutex::default() };
+        let context =
+            Context { topic: topic.clone(), ends: Mutex::default(), lost_brokers: LostBrokers::default() };
         let consumer = client.create_with_context(context).map_err(IncrementReadError::Client)?;
         Ok(Self { consumer: Some(consumer), topic, allowances, next: BTreeMap::new() })
     }
@@ -278,6 +282,7 @@ impl Reader {
 
     fn take_one(&mut self, batch: &mut IncrementBatch, wait: Duration) -> Result<(), IncrementReadError> {
         let Some(consumer) = &self.consumer else { return Ok(()) };
+        consumer.context().lost_brokers.find_again(consumer.client());
         let message = match consumer.poll(wait) {
             None => return Ok(()),
             Some(Ok(message)) => message,
