@@ -43,24 +43,23 @@ impl RepeatedReads {
         is_transient: impl Fn(&T) -> bool,
     ) -> Result<T, CallError> {
         let mut delays = PAUSES.delays();
-        for attempt in 1.. {
+        let mut attempt = 0;
+        loop {
+            attempt += 1;
             let outcome = request().await;
-            let at_least = match &outcome {
-                Ok(answer) => {
-                    self.has_answered.store(true, Ordering::Relaxed);
-                    if !is_transient(answer) {
-                        return outcome;
-                    }
-                    None
-                }
+            if matches!(outcome, Ok(_) | Err(CallError::Status { .. })) {
+                self.has_answered.store(true, Ordering::Relaxed);
+            }
+            let again = match &outcome {
+                Ok(answer) => is_transient(answer).then_some(None),
                 Err(error) => match judge_call(error) {
-                    CallVerdict::Again { after } if self.has_answered.load(Ordering::Relaxed) => after,
-                    _ => return outcome,
+                    CallVerdict::Again { after } => {
+                        self.has_answered.load(Ordering::Relaxed).then_some(after)
+                    }
+                    CallVerdict::Split | CallVerdict::Unauthorized => None,
                 },
             };
-            if attempt == MOST_TRIES {
-                return outcome;
-            }
+            let Some(at_least) = again.filter(|_| attempt < MOST_TRIES) else { return outcome };
             let delay = delays.next(at_least);
             match outcome {
                 Err(error) => tracing::warn!(%error, attempt, ?delay, "repeating {what}"),
@@ -68,11 +67,10 @@ impl RepeatedReads {
             }
             tokio::time::sleep(delay).await;
         }
-        unreachable!("the last try returns")
     }
 }
 
-/// Whether a call changes nothing.
+/// Whether a call changes nothing. A point in time whose answer is lost ends by itself.
 fn reads(call: &AdminCall) -> bool {
     let path = call.path.split('?').next().unwrap_or_default();
     match call.method {
@@ -191,6 +189,19 @@ mod tests {
         assert!(elastic.refresh(&[], TIMEOUT).await.is_err());
         assert!(elastic.mget(&[], TIMEOUT).await.is_err());
         assert_eq!(*scripted.calls.lock().unwrap(), ["refresh", "mget"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_is_busy_from_the_start_has_answered() {
+        let busy = CallError::Status {
+            status: 429,
+            kind: "es_rejected_execution_exception".to_owned(),
+            reason: String::new(),
+            retry_after: None,
+        };
+        let scripted = Arc::new(Scripted { broken: Some(busy), ..Scripted::default() });
+        assert!(RepeatedReads::new(scripted.clone()).refresh(&[], TIMEOUT).await.is_err());
+        assert_eq!(scripted.calls.lock().unwrap().len(), 8);
     }
 
     #[tokio::test(start_paused = true)]
