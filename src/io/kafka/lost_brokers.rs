@@ -1,8 +1,9 @@
 //! Finds the brokers again that librdkafka has lost.
 //!
-//! librdkafka 2.12 forgets all brokers, and never dials again, if one that was fenced for a while names topics but no brokers:
-//! after a pause of the only broker, or in a rolling upgrade (librdkafka issue 5301, open in November 2026). The client gives no
-//! error; a consumer looks for its group's coordinator for ever.
+//! If a broker that was fenced for a while names topics but no brokers, after a pause of the only broker or in a rolling upgrade,
+//! librdkafka 2.12 drops all brokers. As the last connection ends it begins to dial the configured ones, and cancels that at the
+//! end of the same answer (its issue 5301, open in November 2026). The client gives no error and never dials again; a consumer
+//! looks for its group's coordinator for ever.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -19,7 +20,8 @@ const COORDINATOR_TIMEOUT: Duration = Duration::from_secs(15);
 /// The least time between two attempts.
 const INTERVAL: Duration = Duration::from_secs(30);
 
-/// Lets a client dial its configured brokers once more. One that has brokers loses nothing by it.
+/// Lets a client dial its configured brokers once more. One that has brokers loses nothing by it, but librdkafka keeps a copy of
+/// their list each time: to be called after a request has failed, not in a loop.
 pub fn find_brokers_again<C: ClientContext>(client: &Client<C>) {
     if native::add_configured_brokers(client) {
         tracing::debug!("the configured kafka brokers are dialled again");
@@ -68,9 +70,22 @@ fn seeks_coordinator(state: &str, lasts: i64) -> bool {
 mod tests {
     use rdkafka::ClientConfig;
     use rdkafka::consumer::{BaseConsumer, Consumer};
-    use rdkafka::mocking::MockCluster;
+    use rdkafka::statistics::ConsumerGroup;
 
     use super::*;
+    use crate::io::kafka::fenced_broker::{FencedBroker, is_answered};
+    use crate::io::kafka::topic_facts;
+
+    fn client(brokers: &str) -> BaseConsumer {
+        ClientConfig::new().set("bootstrap.servers", brokers).create().unwrap()
+    }
+
+    /// Of a consumer that has looked for its coordinator for so many milliseconds.
+    fn looking_for(millis: i64) -> Statistics {
+        let group =
+            ConsumerGroup { state: "query-coord".to_owned(), stateage: millis, ..ConsumerGroup::default() };
+        Statistics { cgrp: Some(group), ..Statistics::default() }
+    }
 
     #[test]
     fn brokers_are_lost_if_no_coordinator_is_found_for_long() {
@@ -85,13 +100,31 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_given_its_configured_brokers() {
-        let cluster = MockCluster::new(1).unwrap();
-        let brokers = cluster.bootstrap_servers();
-        let consumer: BaseConsumer =
-            ClientConfig::new().set("bootstrap.servers", &brokers).set("group.id", "g").create().unwrap();
-        assert!(native::add_configured_brokers(consumer.client()));
-        let none: BaseConsumer = ClientConfig::new().set("group.id", "g").create().unwrap();
-        assert!(!native::add_configured_brokers(none.client()));
+    fn a_consumer_without_brokers_finds_them_again() {
+        let broker = FencedBroker::start();
+        let consumer = client(broker.address());
+        let lost = LostBrokers::default();
+        broker.make_lose(consumer.client());
+        lost.note(&looking_for(14_999));
+        lost.find_again(consumer.client());
+        assert!(consumer.fetch_metadata(Some("t"), Duration::from_millis(100)).is_err(), "too early");
+        lost.note(&looking_for(15_000));
+        lost.find_again(consumer.client());
+        assert!(is_answered(consumer.client()));
+    }
+
+    #[test]
+    fn a_request_about_a_topic_finds_them_again() {
+        let broker = FencedBroker::start();
+        let consumer = client(broker.address());
+        broker.make_lose(consumer.client());
+        assert!(topic_facts(consumer.client(), "t", Duration::from_millis(100)).is_err());
+        assert!(is_answered(consumer.client()));
+    }
+
+    #[test]
+    fn a_client_without_configured_brokers_is_given_none() {
+        let consumer: BaseConsumer = ClientConfig::new().create().unwrap();
+        assert!(!native::add_configured_brokers(consumer.client()));
     }
 }

@@ -1,6 +1,8 @@
 //! What geofold needs of Kafka beyond rust-rdkafka: a topic's id and number of partitions before it is worked on,
-//! commits whose answer comes back, and a producer that survives a fatal error of its client.
+//! commits whose answer comes back, brokers that are found again, and a producer that survives a fatal error of its client.
 
+#[cfg(test)]
+mod fenced_broker;
 pub mod lost_brokers;
 mod native;
 pub mod partitioner;

@@ -1,10 +1,10 @@
 //! Delivers geofold's own records one by one, and says of each that was not delivered whether another attempt can help.
 //!
-//! Two things are added to librdkafka's producer:
+//! Three things are added to librdkafka's producer:
 //!
-//! - A client with a fatal error delivers nothing any more, even if the brokers are changed later; one that was refused
-//!   access to a topic asks again only after minutes; one that could not deliver in time may have no brokers left
-//!   (`lost_brokers.rs`). Such a client is replaced, at most once per [`REPLACE_INTERVAL`].
+//! - A client with a fatal error delivers nothing any more, even if the brokers are changed later, and one that was refused
+//!   access to a topic asks again only after minutes. Such a client is replaced, at most once per [`REPLACE_INTERVAL`].
+//! - A client that could not deliver in time may have lost its brokers (`lost_brokers.rs`), and finds them again.
 //! - A broker refuses a batch as a whole. A record that was refused is sent once more in a batch of its own, so that a refusal
 //!   says something about this record, not about those beside it.
 
@@ -18,6 +18,8 @@ use rdkafka::message::OwnedHeaders;
 use rdkafka::producer::{FutureProducer, FutureRecord, Producer};
 use thiserror::Error;
 use tokio::time::Instant;
+
+use super::lost_brokers::find_brokers_again;
 
 /// The least time between two clients in the same place.
 const REPLACE_INTERVAL: Duration = Duration::from_secs(10);
@@ -190,17 +192,11 @@ struct Client {
     producer: Option<FutureProducer>,
     /// Access to a topic was denied: until the next metadata request (minutes) the client would refuse by itself.
     is_denied: AtomicBool,
-    /// A record was not delivered in time.
-    is_late: AtomicBool,
 }
 
 impl Client {
     fn new(settings: &ClientConfig) -> KafkaResult<Self> {
-        Ok(Self {
-            producer: Some(settings.create()?),
-            is_denied: AtomicBool::new(false),
-            is_late: AtomicBool::new(false),
-        })
+        Ok(Self { producer: Some(settings.create()?), is_denied: AtomicBool::new(false) })
     }
 
     /// Why it should be replaced, if it should.
@@ -209,23 +205,13 @@ impl Client {
             let reason = "access to the topic was refused".to_owned();
             return Some((RDKafkaErrorCode::TopicAuthorizationFailed, reason));
         }
-        if self.is_late.load(Ordering::Relaxed) {
-            return Some((
-                RDKafkaErrorCode::MessageTimedOut,
-                "a record was not delivered in time".to_owned(),
-            ));
-        }
         self.producer.as_ref()?.client().fatal_error()
     }
 
     async fn send(&self, message: &Message<'_>) -> Result<(), Failed> {
         let failed = |error: KafkaError, by_broker| {
-            match error.rdkafka_error_code() {
-                Some(RDKafkaErrorCode::TopicAuthorizationFailed) => {
-                    self.is_denied.store(true, Ordering::Relaxed)
-                }
-                Some(RDKafkaErrorCode::MessageTimedOut) => self.is_late.store(true, Ordering::Relaxed),
-                _ => {}
+            if error.rdkafka_error_code() == Some(RDKafkaErrorCode::TopicAuthorizationFailed) {
+                self.is_denied.store(true, Ordering::Relaxed);
             }
             Failed { undelivered: Undelivered { verdict: judge(&error), error }, by_broker }
         };
@@ -248,7 +234,12 @@ impl Client {
         };
         match delivery.await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err((error, _))) => Err(failed(error, true)),
+            Ok(Err((error, _))) => {
+                if error.rdkafka_error_code() == Some(RDKafkaErrorCode::MessageTimedOut) {
+                    find_brokers_again(producer.client());
+                }
+                Err(failed(error, true))
+            }
             // The client was dropped under it.
             Err(_) => Err(failed(KafkaError::Canceled, false)),
         }
@@ -274,6 +265,7 @@ mod tests {
     use rdkafka::types::RDKafkaRespErr;
 
     use super::*;
+    use crate::io::kafka::fenced_broker::{FencedBroker, is_answered};
     use crate::testkit::embedded::broker::{BrokerCall, EmbeddedBroker};
 
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -384,6 +376,19 @@ mod tests {
         let interval = Duration::from_millis(100);
         let producer = ResilientProducer::replacing_after(interval, settings(&broker), "tests").unwrap();
         assert!(send_until_delivered(&producer).await > 0);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_lost_its_brokers_finds_them_again() {
+        let broker = FencedBroker::start();
+        let mut settings = ClientConfig::new();
+        settings.set("bootstrap.servers", broker.address()).set("message.timeout.ms", "500");
+        let producer = ResilientProducer::new(settings, "tests").unwrap();
+        let client = producer.batched.client().unwrap_or_else(|_| panic!("there is a client"));
+        let native = client.producer.as_ref().unwrap().client();
+        broker.make_lose(native);
+        assert_eq!(send(&producer, b"x").await, Err(DeliveryVerdict::Retry));
+        assert!(is_answered(native));
     }
 
     #[tokio::test]
