@@ -71,7 +71,7 @@ struct Options {
     /// Documents; not more than placements are cached.
     #[arg(long, default_value_t = 150_000)]
     documents: usize,
-    /// RequestSender of each workload; best an even number.
+    /// Rounds of each workload; best an even number.
     #[arg(long, default_value_t = 4)]
     rounds: usize,
     /// Records of the workloads without Elasticsearch, and of the backlog.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use geofold::geoshard::describe::covered;
 
-use crate::crowd::{Crowd, FetchRequest};
+use crate::crowd::{Crowd, Question};
 use crate::layout::Layout;
 use crate::process::cpu_seconds;
 
@@ -165,7 +165,7 @@ pub fn early_stop(crowd: &Crowd, layout: &Layout, searches: usize) -> Result<Vec
         for size in [10, 100, 1_000] {
             let (mut asked, mut full, mut latencies) = (0, 0, Vec::new());
             for n in 0..searches {
-                let question: FetchRequest = crowd.nearest(radius, size, n as u64);
+                let question: Question = crowd.nearest(radius, size, n as u64);
                 full += covered(maps, layout.prefix(), &question.shape).indices.len();
                 let began = Instant::now();
                 let answer = layout.ask(&question)?;

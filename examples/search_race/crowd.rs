@@ -19,7 +19,7 @@ pub struct Crowd {
 }
 
 /// A search.
-pub struct FetchRequest {
+pub struct Question {
     pub body: Value,
     pub shape: Shape,
 }
@@ -56,7 +56,7 @@ impl Crowd {
     }
 
     /// A search around a person: by a tag, an age and a word.
-    pub fn question(&self, miles: u32, seed: u64) -> FetchRequest {
+    pub fn question(&self, miles: u32, seed: u64) -> Question {
         let mut random = Random::new(SEED ^ 0xdead ^ seed << 16 ^ u64::from(miles) << 56);
         let (centre, shape) = self.around(&mut random, f64::from(miles));
         let age = 18 + random.below(40);
@@ -67,11 +67,11 @@ impl Crowd {
         ]);
         let text = [word(random.below(100)), word(random.below(100))].join(" ");
         let query = json!({"bool": {"must": [{"match": {"bio": text}}], "filter": filter}});
-        FetchRequest { body: json!({"query": query, "size": 20}), shape }
+        Question { body: json!({"query": query, "size": 20}), shape }
     }
 
     /// The nearest, with a filter; without a radius, anywhere.
-    pub fn nearest(&self, miles: Option<u32>, size: usize, seed: u64) -> FetchRequest {
+    pub fn nearest(&self, miles: Option<u32>, size: usize, seed: u64) -> Question {
         let mut random = Random::new(SEED ^ 0xbeef ^ seed << 16);
         // Half of the Earth's circumference is the globe.
         let (centre, shape) = self.around(&mut random, miles.map_or(12_500.0, f64::from));
@@ -82,7 +82,7 @@ impl Crowd {
             "query": {"bool": {"filter": filter}}, "size": size, "track_total_hits": false,
             "sort": [{"_geo_distance": {"location": from, "order": "asc", "unit": "m"}}],
         });
-        FetchRequest { body, shape }
+        Question { body, shape }
     }
 
     fn around(&self, random: &mut Random, miles: f64) -> (GeoPoint, Shape) {

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::Options;
-use crate::crowd::{Crowd, FetchRequest};
+use crate::crowd::{Crowd, Question};
 
 /// Documents in one `_bulk` of the first load.
 const DOCUMENTS_PER_BULK: usize = 2_000;
@@ -162,17 +162,17 @@ impl Layout {
     }
 
     /// As a client would: the router where there is one.
-    pub fn ask(&self, question: &FetchRequest) -> Result<Asked> {
+    pub fn ask(&self, question: &Question) -> Result<Asked> {
         let base = self.router.as_ref().map_or(&self.elasticsearch, |router| &router.url);
         self.post(&format!("{base}/{}/_search", self.prefix), question)
     }
 
     /// Elasticsearch itself, by these indices.
-    pub fn ask_directly(&self, indices: &[String], question: &FetchRequest) -> Result<Asked> {
+    pub fn ask_directly(&self, indices: &[String], question: &Question) -> Result<Asked> {
         self.post(&format!("{}/{}/_search", self.elasticsearch, indices.join(",")), question)
     }
 
-    fn post(&self, url: &str, question: &FetchRequest) -> Result<Asked> {
+    fn post(&self, url: &str, question: &Question) -> Result<Asked> {
         let answer = self.http.post(url).json(&question.body).send()?;
         let geoshards = answer.headers().get("x-geofold-geoshards-asked");
         let geoshards =

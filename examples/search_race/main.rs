@@ -54,7 +54,7 @@ struct Options {
     /// People.
     #[arg(long, default_value_t = 2_000_000)]
     people: usize,
-    /// RequestSender of each measurement; best an even number.
+    /// Rounds of each measurement; best an even number.
     #[arg(long, default_value_t = 4)]
     rounds: usize,
     /// Seconds of one measurement in one round.

@@ -46,7 +46,7 @@ const MAX_TIMEOUT_MS: i32 = 3_600_000;
 /// The setting with the configured brokers.
 const BOOTSTRAP: &CStr = c"bootstrap.servers";
 const NO_ERROR: sys::rd_kafka_resp_err_t = sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR;
-/// SortOptions for librdkafka's text about a refused option.
+/// Room for librdkafka's text about a refused option.
 const ERROR_TEXT_BYTES: usize = 256;
 
 /// Commits `offsets` without waiting. The result arrives in the consumer's queue; `poll` passes it to the context's

@@ -1,4 +1,4 @@
-//! RequestSender against a server that answers by script, in virtual time.
+//! Rounds against a server that answers by script, in virtual time.
 
 use std::sync::Mutex;
 
