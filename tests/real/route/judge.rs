@@ -20,9 +20,9 @@ pub enum Scores {
     OfGeoshards,
 }
 
-/// What is wrong with an answer of `_search`, if anything is. `whole` gives the reference's answer to the same query without limit: it is
-/// asked only where the hits differ.
-pub fn fault(answer: &Value, reference: &Value, whole: impl FnOnce() -> Value) -> Result<(), String> {
+/// What is wrong with an answer of `_search`, if anything is. `known` gives the reference's answer to the same query for these documents
+/// alone: it is asked only for hits that are not on the reference's page.
+pub fn fault(answer: &Value, reference: &Value, known: impl FnOnce(&[&str]) -> Value) -> Result<(), String> {
     envelope(answer)?;
     let (got, want) = (hits(answer)?, hits(reference)?);
     for key in ["total", "max_score"] {
@@ -42,53 +42,58 @@ pub fn fault(answer: &Value, reference: &Value, whole: impl FnOnce() -> Value) -
             return Err(format!("hit {n} has {}, not {}", rank(got), rank(want)));
         }
     }
-    if got.iter().zip(&want).all(|(got, want)| content(got) == content(want)) {
-        return Ok(());
-    }
     // The ranks are the same. So it is enough that each hit is one of the reference's of that rank.
-    let whole = whole();
-    let whole: BTreeMap<&str, &Value> = hits(&whole)?.into_iter().map(|hit| (id(hit), hit)).collect();
-    for (n, hit) in got.iter().enumerate() {
-        let Some(known) = whole.get(id(hit)) else {
-            return Err(format!("hit {n} is {}, which is no hit of the reference", id(hit)));
-        };
-        if content(hit) != content(known) {
-            return Err(format!("hit {n} is {}, not {}", content(hit), content(known)));
-        }
-    }
-    Ok(())
+    each_is_known(&got, want, content, known)
 }
 
-/// The same where scores are other ones, which is seen by the reference's answer without limit: as many hits, of the documents that match,
-/// in the order of their own scores.
-pub fn fault_but_for_scores(answer: &Value, whole: &Value, from: usize, size: usize) -> Result<(), String> {
+/// The same where scores are other ones: as many hits, of the documents that match, in the order of their own scores.
+pub fn fault_but_for_scores(
+    answer: &Value,
+    reference: &Value,
+    known: impl FnOnce(&[&str]) -> Value,
+) -> Result<(), String> {
     envelope(answer)?;
-    let (got, want) = (answer["hits"].get("total"), whole["hits"].get("total"));
+    let (got, want) = (answer["hits"].get("total"), reference["hits"].get("total"));
     if got != want {
         return Err(format!("hits.total is {}, not {}", shown(got), shown(want)));
     }
-    let (got, known) = (hits(answer)?, hits(whole)?);
+    let (got, want) = (hits(answer)?, hits(reference)?);
     no_doubles(&got)?;
-    let expected = known.len().saturating_sub(from).min(size);
-    if got.len() != expected {
-        return Err(format!("{} hits, not {expected}", got.len()));
+    if got.len() != want.len() {
+        return Err(format!("{} hits, not {}", got.len(), want.len()));
     }
-    let known: BTreeMap<&str, &Value> = known.into_iter().map(|hit| (id(hit), hit)).collect();
-    for (n, hit) in got.iter().enumerate() {
-        match known.get(id(hit)) {
-            None => return Err(format!("hit {n} is {}, which is no hit of the reference", id(hit))),
-            Some(known) if unscored(hit) != unscored(known) => {
-                return Err(format!("hit {n} is {}, not {}", unscored(hit), unscored(known)));
-            }
-            Some(_) => {}
-        }
-    }
+    each_is_known(&got, want, unscored, known)?;
     let is_by_score = got.iter().all(|hit| hit.get("sort").is_none());
     let scores: Vec<f64> = got.iter().filter_map(|hit| hit["_score"].as_f64()).collect();
     match is_by_score && !scores.is_sorted_by(|a, b| a >= b) {
         true => Err(format!("scores are not in order: {scores:?}")),
         false => Ok(()),
     }
+}
+
+/// Each hit is the reference's hit of the same document, on its page or beyond, in this part of it.
+fn each_is_known(
+    got: &[&Value],
+    page: Vec<&Value>,
+    part: fn(&Value) -> Value,
+    known: impl FnOnce(&[&str]) -> Value,
+) -> Result<(), String> {
+    let mut by_id: BTreeMap<&str, &Value> = page.into_iter().map(|hit| (id(hit), hit)).collect();
+    let beyond: Vec<&str> = got.iter().map(|hit| id(hit)).filter(|id| !by_id.contains_key(id)).collect();
+    let more = (!beyond.is_empty()).then(|| known(&beyond));
+    if let Some(more) = &more {
+        by_id.extend(hits(more)?.into_iter().map(|hit| (id(hit), hit)));
+    }
+    for (n, hit) in got.iter().enumerate() {
+        match by_id.get(id(hit)) {
+            None => return Err(format!("hit {n} is {}, which is no hit of the reference", id(hit))),
+            Some(known) if part(hit) != part(known) => {
+                return Err(format!("hit {n} is {}, not {}", part(hit), part(known)));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok(())
 }
 
 /// Whether an answer has the form of Elasticsearch's, and claims to be whole.
@@ -173,8 +178,14 @@ mod tests {
             "hits": {"total": total, "max_score": null, "hits": hits}})
     }
 
-    fn judged(answer_: &Value, reference: &Value, whole: &[Value]) -> Result<(), String> {
-        fault(answer_, reference, || answer(whole, whole.len()))
+    /// What the reference knows of documents.
+    fn of(ids: &[&str], whole: &[Value]) -> Value {
+        let hits: Vec<Value> = whole.iter().filter(|hit| ids.contains(&id(hit))).cloned().collect();
+        answer(&hits, hits.len())
+    }
+
+    fn judged(answer: &Value, reference: &Value, whole: &[Value]) -> Result<(), String> {
+        fault(answer, reference, |ids| of(ids, whole))
     }
 
     #[test]
@@ -187,6 +198,41 @@ mod tests {
         }
         for page in [[&b, &a, &c], [&a, &b, &b], [&a, &b, &hit("f", 2)], [&a, &b, &hit("c", 3)]] {
             assert!(judged(&answer(&page.map(Clone::clone), 5), &reference, &all).is_err(), "{page:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_is_not_on_the_page_is_asked_for() {
+        let all = [hit("a", 1), hit("b", 2), hit("c", 2), hit("d", 2)];
+        let reference = answer(&all[..3], 4);
+        let page = |hits: [usize; 3]| answer(&hits.map(|n| all[n].clone()), 4);
+        assert_eq!(fault(&page([0, 2, 1]), &reference, |_| panic!("nothing is to be asked for")), Ok(()));
+        let known = |ids: &[&str]| {
+            assert_eq!(ids, ["d"]);
+            of(ids, &all)
+        };
+        assert_eq!(fault(&page([0, 3, 1]), &reference, known), Ok(()));
+    }
+
+    #[test]
+    fn with_other_scores_the_same_documents_come_in_the_order_of_their_own() {
+        let scored = |id: &str, score: f64| json!({"_id": id, "_score": score, "_source": {"n": id}});
+        let reference = answer(&[scored("a", 3.0), scored("b", 2.0)], 3);
+        let judged = |hits: &[Value], total: usize| {
+            fault_but_for_scores(&answer(hits, total), &reference, |ids| of(ids, &[scored("c", 1.0)]))
+        };
+        assert_eq!(judged(&[scored("c", 9.0), scored("a", 8.0)], 3), Ok(()));
+        let mut spoilt = scored("a", 8.0);
+        spoilt["_source"]["n"] = json!("x");
+        for (hits, total) in [
+            (vec![scored("c", 9.0), scored("a", 8.0)], 2),
+            (vec![scored("c", 9.0)], 3),
+            (vec![scored("c", 8.0), scored("a", 9.0)], 3),
+            (vec![scored("d", 9.0), scored("a", 8.0)], 3),
+            (vec![scored("c", 9.0), scored("c", 8.0)], 3),
+            (vec![scored("c", 9.0), spoilt], 3),
+        ] {
+            assert!(judged(&hits, total).is_err(), "{hits:?}");
         }
     }
 

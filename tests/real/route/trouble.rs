@@ -63,7 +63,7 @@ impl Outcomes {
         let is_partial = answer["_shards"]["failed"] != 0 || answer["timed_out"] != false;
         if !is_partial {
             self.right.fetch_add(1, Ordering::Relaxed);
-            return judge::fault(answer, &known.answer, || known.whole.clone());
+            return judge::fault(answer, &known.answer, |_| known.whole.clone());
         }
         if !allows_partial {
             return Err("a partial answer, which the request forbids".to_owned());
