@@ -216,6 +216,7 @@ pub struct AnswerMerge {
     total: Option<Total>,
     max_score: Option<String>,
     duplicates: usize,
+    is_unsure: bool,
 }
 
 impl AnswerMerge {
@@ -231,12 +232,24 @@ impl AnswerMerge {
             _ => None,
         };
         self.max_score = if self.answers == 1 { answer.max_score } else { None };
-        self.hits.extend(answer.hits);
-        if self.answers > 1 {
-            // What one index gave keeps its order: the sort is stable.
-            self.hits.sort_by(|a, b| a.compare(b, keys));
-        }
+        self.merge_in(answer.hits, keys);
         self.drop_older_copies();
+    }
+
+    /// Both lists keep their order, which is Elasticsearch's own: it knows values, and here is only how they are shown.
+    fn merge_in(&mut self, more: Vec<SearchHit>, keys: &[SortKey]) {
+        let mut merged = Vec::with_capacity(self.hits.len() + more.len());
+        let mut known = std::mem::take(&mut self.hits).into_iter().peekable();
+        let mut more = more.into_iter().peekable();
+        while let (Some(a), Some(b)) = (known.peek(), more.peek()) {
+            let (order, is_by_text) = a.compare(b, keys);
+            // Copies of one document have the same values.
+            self.is_unsure |= is_by_text && a.id != b.id;
+            merged.extend(if order.is_le() { known.next() } else { more.next() });
+        }
+        merged.extend(known);
+        merged.extend(more);
+        self.hits = merged;
     }
 
     /// Of each document the newest copy stays, where it stands; of equally new ones the first.
@@ -267,6 +280,12 @@ impl AnswerMerge {
     /// Copies that were left out.
     pub fn duplicates(&self) -> usize {
         self.duplicates
+    }
+
+    /// Whether only Elasticsearch knows the order: hits of several answers were equal up to a text, which may show a value that sorts
+    /// otherwise (a date with a `format`, an address).
+    pub fn is_unsure(&self) -> bool {
+        self.is_unsure
     }
 
     /// The first sort value of the hit at `place`, if it is a number.
@@ -388,9 +407,17 @@ impl Total {
 }
 
 impl SearchHit {
-    fn compare(&self, other: &Self, keys: &[SortKey]) -> Ordering {
-        let values = self.sort.iter().zip(&other.sort).zip(keys).map(|((a, b), key)| a.compare(b, key));
-        values.fold(Ordering::Equal, Ordering::then).then_with(|| self.index.cmp(&other.index))
+    /// Their order, and whether texts had a part in it.
+    fn compare(&self, other: &Self, keys: &[SortKey]) -> (Ordering, bool) {
+        let mut is_by_text = false;
+        for ((a, b), key) in self.sort.iter().zip(&other.sort).zip(keys) {
+            is_by_text |= matches!((a, b), (SortValue::Text(_), SortValue::Text(_)));
+            let order = a.compare(b, key);
+            if order.is_ne() {
+                return (order, is_by_text);
+            }
+        }
+        (self.index.cmp(&other.index), is_by_text)
     }
 
     fn render(&self, with_version: bool, out: &mut Vec<u8>) {
@@ -505,6 +532,30 @@ mod tests {
     }
 
     #[test]
+    fn hits_of_one_answer_keep_their_order_and_texts_leave_that_of_several_unsure() {
+        let sort = sort(json!(["distance", {"joined": {"format": "dd/MM/yyyy"}}]));
+        let hit = |id: &str, metres: u64, joined: &str| hit("p-a", id, 1, json!([metres, joined]));
+        let hits = [hit("a", 5, "22/09/2026"), hit("b", 5, "14/11/2026"), hit("d", 7, "01/01/2026")];
+        let first = || answer(exactly(3), hits.to_vec());
+        for (other, is_unsure) in [
+            (hit("c", 4, "01/01/2026"), false),
+            (hit("c", 6, "01/01/2026"), false),
+            (hit("c", 5, "01/12/2026"), true),
+            // The same day, not the same moment.
+            (hit("c", 5, "22/09/2026"), true),
+            // A copy of the same document.
+            (hit("d", 7, "01/01/2026"), false),
+        ] {
+            let mut merge = AnswerMerge::default();
+            merge.add(first(), &sort.keys);
+            merge.add(answer(exactly(1), vec![other.clone()]), &sort.keys);
+            let places = ["a", "b"].map(|id| merge.hits.iter().position(|hit| hit.id == id));
+            assert!(places[0] < places[1], "{other}");
+            assert_eq!(merge.is_unsure(), is_unsure, "{other}");
+        }
+    }
+
+    #[test]
     fn a_hit_is_passed_on_byte_for_byte() {
         let raw = r#"{"_index":"p-a","_id":"\u0061b","_version":7,"_score":1.50,"_source":{"n": 1.0e0, "big":123456789012345678901234567890,"é":"\u00e9"},"sort":[1.0]}"#;
         let body = format!(
@@ -591,7 +642,7 @@ mod tests {
 
     /// What is right by the definition: sort all, keep the newest of each id.
     fn expected(mut all: Vec<(usize, SearchHit)>, keys: &[SortKey]) -> Vec<(String, String)> {
-        all.sort_by(|(m, a), (n, b)| a.compare(b, keys).then(m.cmp(n)));
+        all.sort_by(|(m, a), (n, b)| a.compare(b, keys).0.then(m.cmp(n)));
         let newest = |id: &str| all.iter().filter(|(_, hit)| hit.id == id).map(|(_, hit)| hit.version).max();
         let mut seen = HashSet::new();
         let kept =
@@ -629,7 +680,7 @@ mod tests {
                 let mut answer = answer(exactly(0), hits);
                 let mut seen = HashSet::new();
                 answer.hits.retain(|hit| seen.insert(hit.id.clone()));
-                answer.hits.sort_by(|a, b| a.compare(b, &sort.keys));
+                answer.hits.sort_by(|a, b| a.compare(b, &sort.keys).0);
                 all.extend(answer.hits.iter().cloned().enumerate());
                 answers.push(answer);
             }

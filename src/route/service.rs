@@ -314,9 +314,10 @@ impl Service {
             doubled += round.doubled;
             is_cut |= round.is_cut;
         }
-        if is_cut && merge.duplicates() > doubled {
-            // A newer copy in another round took the place of a hit, and the round of that hit has more behind its last one.
-            self.metrics.retried.of(Retried::Duplicates).inc();
+        // A newer copy in another round took the place of a hit, and the round of that hit has more behind its last one.
+        let is_short = is_cut && merge.duplicates() > doubled;
+        if is_short || merge.is_unsure() {
+            self.metrics.retried.of(if is_short { Retried::Duplicates } else { Retried::Ties }).inc();
             let asked = way.asked.iter().cloned().collect::<Vec<_>>();
             let mut anew = AnswerMerge::default();
             self.round(way, &mut anew, &asked, wanted).await?;

@@ -93,6 +93,8 @@ label! {
         Map => "map",
         /// Older copies of documents took up places among the hits.
         Duplicates => "duplicates",
+        /// Hits of several requests tied in all but texts, which may sort otherwise than they are shown.
+        Ties => "ties",
     }
 }
 
@@ -143,7 +145,7 @@ impl RouteMetrics {
         )?;
         let retried = to.counters(
             "geofold_route_retried_total",
-            "Repeated requests: a node failed, the map changed, or older copies took places among the hits.",
+            "Repeated requests: a node failed, the map changed, older copies took places among the hits, or hits of several requests tied.",
             "kind",
         )?;
         let hedges = to.counters(
