@@ -1,5 +1,7 @@
 //! geofold's own calls, through its own client: the worker's, those of `geofold check`, and those that make indices.
 
+use std::time::{Duration, Instant};
+
 use bytes::Bytes;
 use geofold::base::ids::{DocId, ShardId};
 use geofold::base::position::Position;
@@ -11,7 +13,7 @@ use geofold::io::elastic::{
 use geofold::io::indices::{self, Layout, Problem, Template};
 use geofold::ops::check::{CheckLevel, CheckTarget, check};
 use geofold::support::config::Config;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::server::{LIMIT, Server};
 
@@ -21,6 +23,7 @@ crate::cases![
     a_source_is_read_byte_for_byte_before_any_refresh,
     a_missing_index_is_a_failure_and_not_a_missing_document,
     a_request_that_fails_validation_says_why,
+    a_second_refresh_after_a_count_shows_what_was_written_before_it,
     missing_indices_are_created_as_geofold_needs_them,
     index_differences_are_found,
     check_finds_nothing_wrong_where_nothing_is,
@@ -148,13 +151,43 @@ async fn a_request_that_fails_validation_says_why(server: &Server) {
     );
 }
 
-fn layout<'a>(server: &'a Server, shards: &'a [ShardId]) -> Layout<'a> {
-    Layout {
-        prefix: &server.prefix,
-        shards,
-        location: "at.point",
-        gc_deletes: std::time::Duration::from_secs(3_600),
+async fn a_second_refresh_after_a_count_shows_what_was_written_before_it(server: &Server) {
+    let client = Client(server.elastic());
+    server.create("s01", json!({"index.refresh_interval": "-1"})).await;
+    let count = async || client.0.count_refreshes(&[shard()], LIMIT).await.unwrap().remove(0);
+    let add = async |name: &str| {
+        client.statuses(&[write(shard(), name, WriteCondition::External(at(7)), "{}")]).await
+    };
+    add("a").await;
+    let before = count().await;
+    assert!(!before.is_empty());
+    assert_eq!(count().await, before, "nothing refreshes it");
+    client.0.refresh(&[shard()], LIMIT).await.unwrap();
+    assert!(!count().await.show_what_was_written_before(&before), "once may be too early");
+    add("b").await;
+    client.0.refresh(&[shard()], LIMIT).await.unwrap();
+    assert!(count().await.show_what_was_written_before(&before));
+
+    // Elasticsearch's own count, too.
+    server.ask("PUT", "/$s01/_settings", json!({"index.refresh_interval": "100ms"})).await;
+    add("c").await;
+    let before = count().await;
+    let began = Instant::now();
+    for n in 0.. {
+        if count().await.show_what_was_written_before(&before) {
+            break;
+        }
+        assert!(began.elapsed() < LIMIT, "no refresh is counted");
+        // Without changes there is nothing to refresh.
+        add(&format!("d{n}")).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    let found = server.ask("GET", "/$s01/_count", Value::Null).await;
+    assert!(found.body["count"].as_u64() >= Some(3), "{found:?}");
+}
+
+fn layout<'a>(server: &'a Server, shards: &'a [ShardId]) -> Layout<'a> {
+    Layout { prefix: &server.prefix, shards, location: "at.point", gc_deletes: Duration::from_secs(3_600) }
 }
 
 async fn missing_indices_are_created_as_geofold_needs_them(server: &Server) {
@@ -190,7 +223,7 @@ async fn index_differences_are_found(server: &Server) {
     let problems: Vec<(String, Problem)> =
         indices::differences(&wanted, &found).into_iter().map(|found| (found.index, found.problem)).collect();
     let (s1, placements, meta) = (server.name("s1"), server.name("placements"), server.name("meta"));
-    let needed = std::time::Duration::from_secs(3_600);
+    let needed = Duration::from_secs(3_600);
     let expected = [
         (s1.clone(), Problem::Blocked { setting: "index.blocks.write" }),
         (s1.clone(), Problem::GcDeletes { found: "5s".to_owned(), needed }),
@@ -217,7 +250,7 @@ async fn check_finds_nothing_wrong_where_nothing_is(server: &Server) {
     let map = r#"{"version":1,"name":"two","cells":"s2","ranges":[
         {"from":"0000000000000000","shard":"eu"},{"from":"6000000000000001","shard":"us"}]}"#;
     let mut target = CheckTarget::new(&config, &GeoshardMap::from_json(map).unwrap()).unwrap();
-    target.timeout = std::time::Duration::from_secs(2);
+    target.timeout = Duration::from_secs(2);
     indices::create_missing(&elastic, &server.prefix, &target.indices, LIMIT, &|_| ()).await.unwrap();
     let report = check(&target, &elastic).await;
     let about = |name: &str| {

@@ -11,6 +11,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use geofold::base::clock::Clock;
 use geofold::base::ids::DocId;
+use geofold::io::elastic::refreshes::RefreshCounts;
 use geofold::io::elastic::{
     AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, FoundDocument, Get, GetAnswer, Index,
     ItemError, SeqNo,
@@ -21,6 +22,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::scenario::Outage;
 use crate::world::{World, in_short, shortened};
+
+/// Each way of a request that counts refreshes.
+const COUNTING: Duration = Duration::from_millis(2);
 
 /// One process's connection to Elasticsearch.
 pub struct Wire {
@@ -348,9 +352,26 @@ impl Elastic for Wire {
             if let Some(error) = self.refusal(1) {
                 return Err(error);
             }
-            indices.iter().for_each(|index| self.world.refresh(index.suffix()));
+            for index in indices {
+                self.world.refresh(index.suffix());
+                self.world.count_refresh(index.suffix());
+            }
             sleep(self.latency().min(patience)).await;
             Ok(())
+        }
+        .boxed()
+    }
+
+    fn count_refreshes<'a>(
+        &'a self,
+        indices: &'a [Index],
+        patience: Duration,
+    ) -> BoxFuture<'a, Result<Vec<RefreshCounts>, CallError>> {
+        async move {
+            sleep(COUNTING.min(patience)).await;
+            let counts = indices.iter().map(|index| self.world.refreshes(index.suffix())).collect();
+            sleep(COUNTING.min(patience)).await;
+            Ok(counts)
         }
         .boxed()
     }

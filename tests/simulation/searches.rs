@@ -34,6 +34,9 @@ pub fn begin(world: &Arc<World>) {
             loop {
                 sleep(Duration::from_millis(1 + random.below(interval))).await;
                 world.refresh(shard);
+                // It shows what was there at one moment, and ends later.
+                sleep(Duration::from_millis(interval / 4)).await;
+                world.count_refresh(shard);
             }
         });
     }

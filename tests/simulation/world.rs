@@ -1,7 +1,7 @@
 //! Shared by all processes of a run: the time, the store behind Elasticsearch's API, the dead-letter topic, randomness,
 //! and the history. Every change of a document passes [`World::write`], which checks it at once.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,6 +15,7 @@ use geofold::base::sabotage::{self, Sabotage};
 use geofold::core::counting::increment::Increment;
 use geofold::core::invariants::{BrokenInvariant, DocumentState};
 use geofold::core::placement::Placement;
+use geofold::io::elastic::refreshes::RefreshCounts;
 use geofold::io::elastic::{BulkOp, Get, Index, WriteCondition};
 use geofold::io::maps::MapsRecord;
 use geofold::io::maps::store::record_key;
@@ -115,6 +116,8 @@ pub struct State {
     pub writes: u64,
     /// Geoshard and document pairs that searches find.
     visible: BTreeSet<(String, String)>,
+    /// Refreshes that have ended, by geoshard.
+    refreshes: BTreeMap<String, u64>,
     /// The first violation. It ends the run.
     pub broken: Option<Violation>,
     /// Only if requested: a million runs do without.
@@ -171,6 +174,7 @@ impl World {
             under_way: 0,
             writes: 0,
             visible: BTreeSet::new(),
+            refreshes: BTreeMap::new(),
             broken: None,
             history: with_history.then(Vec::new),
             digest: 0,
@@ -248,6 +252,16 @@ impl World {
         }
         drop(state);
         self.note(None, || format!("    {index} is refreshed"));
+    }
+
+    /// A refresh of this index has ended.
+    pub fn count_refresh(&self, index: &str) {
+        *self.state().refreshes.entry(index.to_owned()).or_default() += 1;
+    }
+
+    /// How many refreshes of this index have ended.
+    pub fn refreshes(&self, index: &str) -> RefreshCounts {
+        RefreshCounts::of([("0 node", self.state().refreshes.get(index).copied().unwrap_or_default())])
     }
 
     /// Whether a search that asks this geoshard now finds the document there.

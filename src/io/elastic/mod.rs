@@ -8,6 +8,7 @@
 //! | `http/` | the trait over HTTP, on the `elasticsearch` crate |
 //! | `aws/` | requests signed for Amazon OpenSearch Service, and where the keys come from |
 //! | `nodes.rs` | which node to ask next: round robin, with a rest for the dead |
+//! | `refreshes.rs` | how often Elasticsearch refreshed by itself, and what that shows |
 //! | `repeat.rs` | reads that are repeated while the server is busy, for commands that read for long |
 //! | `scan.rs` | reads all documents of some indices, a page at a time |
 //! | `slices.rs` | reads documents of unknown size, so many at a time that their answer can be read |
@@ -21,6 +22,7 @@ pub mod decode;
 pub mod encode;
 pub mod http;
 pub mod nodes;
+pub mod refreshes;
 pub mod repeat;
 pub mod rounds;
 pub mod scan;
@@ -35,6 +37,7 @@ use futures::future::BoxFuture;
 use serde_json::Value;
 use thiserror::Error;
 
+use self::refreshes::RefreshCounts;
 pub use crate::base::requests::{
     BulkAnswer, BulkOp, FoundDocument, Get, GetAnswer, Index, ItemError, SeqNo, WriteCondition,
 };
@@ -152,6 +155,16 @@ pub trait Elastic: Send + Sync {
     /// Makes all that was written to these indices visible to searches.
     fn refresh<'a>(&'a self, indices: &'a [Index], timeout: Duration)
     -> BoxFuture<'a, Result<(), CallError>>;
+
+    /// How often each of these indices was refreshed so far, in order. Empty where that is not known.
+    fn count_refreshes<'a>(
+        &'a self,
+        indices: &'a [Index],
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<Vec<RefreshCounts>, CallError>> {
+        let _ = timeout;
+        Box::pin(async move { Ok(vec![RefreshCounts::default(); indices.len()]) })
+    }
 
     /// Anything else. Statuses of 400 and above are answers, not errors; only no answer at all is one.
     fn admin<'a>(

@@ -10,6 +10,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::answer::{CallVerdict, judge_call};
+use super::refreshes::RefreshCounts;
 use super::{AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer, Index, Method};
 use crate::base::retry::RetryPolicy;
 
@@ -112,6 +113,14 @@ impl Elastic for RepeatedReads {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<(), CallError>> {
         self.repeat("a refresh", move || self.inner.refresh(indices, timeout), |()| false).boxed()
+    }
+
+    fn count_refreshes<'a>(
+        &'a self,
+        indices: &'a [Index],
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<Vec<RefreshCounts>, CallError>> {
+        self.inner.count_refreshes(indices, timeout)
     }
 
     fn admin<'a>(

@@ -3,7 +3,7 @@
 //! A write acknowledged before a refresh of its geoshard began is found once that refresh is answered. A writer
 //! subscribes here and is notified when a refresh that began later has succeeded. All waiters of a geoshard share one
 //! refresh; there is one per geoshard at a time, and never more at once than Elasticsearch has threads for (`queue.rs`,
-//! pure). Elasticsearch also refreshes by itself, but does not report it.
+//! pure). Where Elasticsearch refreshes by itself, its refreshes are counted and waited for.
 
 mod queue;
 mod threads;
@@ -18,9 +18,11 @@ use tokio::sync::{Notify, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 pub use self::queue::Queue;
+use self::queue::Within;
 use crate::base::clock::Instant;
 use crate::base::ids::ShardId;
 use crate::base::retry::Delays;
+use crate::io::elastic::refreshes::RefreshCounts;
 use crate::io::elastic::rounds::RequestSender;
 use crate::io::elastic::{CallError, Index};
 use crate::support::telemetry::Metrics;
@@ -29,9 +31,16 @@ use crate::support::telemetry::Metrics;
 /// one per two processors.
 const MAX_RUNNING: usize = 8;
 
-/// How long the geoshard that a document moved to waits for others to share its refresh: as long as Elasticsearch by default waits between its own. Refreshes
-/// are what moves cost most beside the writes; a longer delay leaves more old copies, and holds commits back.
-const COALESCING_DELAY: Duration = Duration::from_secs(1);
+/// How long the geoshard that a document moved to waits for others to share its refresh: as long as Elasticsearch by default
+/// waits between its own, or for two of these, if it refreshes by itself. Refreshes are what moves cost most beside the writes;
+/// a longer delay leaves more old copies, and holds commits back.
+const COALESCING_DELAY: Within = Within { usual: Duration::from_secs(1), at_most: Duration::from_secs(3) };
+
+/// How often Elasticsearch's own refreshes are counted while writes wait for them.
+const COUNT_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How long they are not counted after an attempt that brought nothing: no privilege, or another server.
+const COUNT_AGAIN: Duration = Duration::from_secs(60);
 
 /// Maximum interval between updates of the gauge.
 const GAUGE_INTERVAL: Duration = Duration::from_millis(500);
@@ -51,6 +60,15 @@ struct State {
     next_subscriber: u64,
 }
 
+/// A request that was answered.
+enum Ended {
+    Refresh(ShardId, Result<(), CallError>),
+    /// Whether refreshes of any geoshard were counted.
+    Count {
+        is_known: bool,
+    },
+}
+
 /// A waiter.
 #[derive(Debug)]
 enum Waiter {
@@ -67,6 +85,23 @@ pub struct SearchableWrites {
     pub shard: ShardId,
     /// Everything requested with this ticket.
     pub ticket: u64,
+}
+
+impl State {
+    fn notify(&self, shard: &ShardId, waiters: Vec<Waiter>, answer: &Result<(), CallError>) {
+        for waiter in waiters {
+            match waiter {
+                Waiter::Subscriber { number, ticket } => {
+                    if let Some(subscriber) = self.subscribers.get(&number) {
+                        // The partition may be gone.
+                        let _ = subscriber.send(SearchableWrites { shard: shard.clone(), ticket });
+                    }
+                }
+                // So may a run whose time is up.
+                Waiter::Once(sender) => drop(sender.send(answer.clone())),
+            }
+        }
+    }
 }
 
 impl Visibility {
@@ -95,13 +130,13 @@ impl Visibility {
     /// If it failed; it is not retried.
     pub async fn refreshed(&self, shard: &ShardId) -> Result<(), CallError> {
         let (sender, answer) = oneshot::channel();
-        self.request(shard.clone(), Waiter::Once(sender), Duration::ZERO);
+        self.request(shard.clone(), Waiter::Once(sender), Within::NOW);
         self.wake.notify_one();
         // The sender is in the queue until it is answered.
         answer.await.unwrap_or_else(|_| Err(CallError::Connection("the worker ends".to_owned())))
     }
 
-    fn request(&self, shard: ShardId, waiter: Waiter, within: Duration) {
+    fn request(&self, shard: ShardId, waiter: Waiter, within: Within) {
         let now = self.now();
         self.state().queue.request(shard, waiter, within, now);
     }
@@ -111,18 +146,31 @@ impl Visibility {
         let mut running = FuturesUnordered::new();
         let mut failing: HashMap<ShardId, Delays, ahash::RandomState> = HashMap::default();
         let mut gauges = tokio::time::interval(GAUGE_INTERVAL);
+        let mut is_counting = false;
+        let mut count_at = self.now();
         loop {
             let now = self.now();
-            let (begin, next_due) = {
+            let (begin, next_due, may_count) = {
                 let queue = &mut self.state().queue;
-                (queue.start(now), queue.next_due())
+                (queue.start(now), queue.next_due(), !is_counting && queue.has_waiting())
             };
             running.extend(begin.into_iter().map(|shard| self.clone().refresh(shard).boxed()));
-            let wake_in = next_due.map(|due| due.since(now));
+            if may_count && count_at <= now {
+                is_counting = true;
+                running.push(self.clone().count().boxed());
+            }
+            let next_count = (may_count && count_at > now).then_some(count_at);
+            let wake_in = next_due.into_iter().chain(next_count).min().map(|due| due.since(now));
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return,
-                Some((shard, answer)) = running.next() => self.answered(&shard, answer, &mut failing),
+                Some(ended) = running.next() => match ended {
+                    Ended::Refresh(shard, answer) => self.answered(&shard, answer, &mut failing),
+                    Ended::Count { is_known } => {
+                        is_counting = false;
+                        count_at = self.now() + if is_known { COUNT_INTERVAL } else { COUNT_AGAIN };
+                    }
+                },
                 () = self.wake.notified() => {}
                 () = tokio::time::sleep(wake_in.unwrap_or_default()), if wake_in.is_some() => {}
                 _ = gauges.tick() => self.update_gauges(),
@@ -130,12 +178,37 @@ impl Visibility {
         }
     }
 
-    async fn refresh(self: Arc<Self>, shard: ShardId) -> (ShardId, Result<(), CallError>) {
+    /// Counts Elasticsearch's own refreshes, and notifies those whom they serve.
+    async fn count(self: Arc<Self>) -> Ended {
+        let shards = self.state().queue.begin_count();
+        let indices: Vec<Index> = shards.iter().cloned().map(Index::Geoshard).collect();
+        let elastic = &self.rounds.elastic;
+        let counts = elastic.count_refreshes(&indices, self.rounds.limits.request_timeout).await;
+        let counts = counts.unwrap_or_else(|error| {
+            tracing::debug!(%error, "refreshes are not counted; grant the privilege monitor on the geoshards");
+            vec![RefreshCounts::default(); shards.len()]
+        });
+        let now = self.now();
+        let mut state = self.state();
+        let mut is_known = false;
+        for (shard, counts) in shards.iter().zip(counts) {
+            if counts.is_empty() {
+                state.queue.not_counted(shard);
+                continue;
+            }
+            is_known = true;
+            let served = state.queue.counted(shard, counts, now);
+            state.notify(shard, served, &Ok(()));
+        }
+        Ended::Count { is_known }
+    }
+
+    async fn refresh(self: Arc<Self>, shard: ShardId) -> Ended {
         let began = self.now();
         let indices = [Index::Geoshard(shard.clone())];
         let answer = self.rounds.refresh(&indices).await;
         self.metrics.visibility.refreshed(answer.is_ok(), self.now().since(began));
-        (shard, answer)
+        Ended::Refresh(shard, answer)
     }
 
     fn answered(
@@ -165,18 +238,7 @@ impl Visibility {
                 state.queue.failed(shard, now + delay, goes_on)
             }
         };
-        for waiter in told {
-            match waiter {
-                Waiter::Subscriber { number, ticket } => {
-                    if let Some(subscriber) = state.subscribers.get(&number) {
-                        // The partition may be gone.
-                        let _ = subscriber.send(SearchableWrites { shard: shard.clone(), ticket });
-                    }
-                }
-                // So may a run whose time is up.
-                Waiter::Once(sender) => drop(sender.send(answer.clone())),
-            }
-        }
+        state.notify(shard, told, &answer);
     }
 
     fn update_gauges(&self) {

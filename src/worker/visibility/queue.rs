@@ -1,11 +1,33 @@
-//! Which geoshard is refreshed next. Pure: takes requests, answers and the time; returns refreshes to start and waiters
+//! Which geoshard is refreshed next. Pure: takes requests, answers, counts and the time; returns refreshes to start and waiters
 //! served.
+//!
+//! A waiter is served by a refresh that began after its request: by one of the worker, or by Elasticsearch's own, known from
+//! their counts ([`RefreshCounts`]). Where Elasticsearch refreshes by itself, the worker's would double its costliest work
+//! beside writing; there a request waits longer for it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::base::clock::Instant;
 use crate::base::ids::ShardId;
+use crate::io::elastic::refreshes::RefreshCounts;
+
+/// How long Elasticsearch counts as refreshing a geoshard by itself after it did. Twice its default interval, and one count.
+const BY_ITSELF: Duration = Duration::from_millis(2_500);
+
+/// When a request is due.
+#[derive(Debug, Clone, Copy)]
+pub struct Within {
+    /// So long after it, where Elasticsearch does not refresh by itself.
+    pub usual: Duration,
+    /// So long after it, where it does.
+    pub at_most: Duration,
+}
+
+impl Within {
+    /// Without delay.
+    pub const NOW: Self = Self { usual: Duration::ZERO, at_most: Duration::ZERO };
+}
 
 /// Pending refreshes; `W` is a waiter.
 #[derive(Debug)]
@@ -17,12 +39,27 @@ pub struct Queue<W> {
 
 #[derive(Debug)]
 struct Shard<W> {
-    /// Writes since the last refresh began.
+    /// Writes since the last refresh began and the last counts were asked for.
     unseen: Option<Unseen<W>>,
+    /// Writes that were there when the counts were asked for that have not arrived yet.
+    asked: Option<Unseen<W>>,
+    /// Writes that were there before counts were taken, oldest first, with these counts.
+    counted: Vec<(RefreshCounts, Unseen<W>)>,
     /// The refresh in flight: its start and the writes it will show.
     running: Option<(Instant, Unseen<W>)>,
     /// Earliest start of the next refresh.
     not_before: Option<Instant>,
+    last: LastCounts,
+}
+
+/// What the last counts of a geoshard say.
+#[derive(Debug, Default)]
+struct LastCounts {
+    counts: Option<(Instant, RefreshCounts)>,
+    /// The worker's own refreshes since then.
+    own: u64,
+    /// When refreshes of others were seen last.
+    others_at: Option<Instant>,
 }
 
 /// Writes not known to be shown by a refresh.
@@ -30,9 +67,21 @@ struct Shard<W> {
 struct Unseen<W> {
     /// When the oldest was requested.
     since: Instant,
-    /// When a refresh is due.
+    /// When a refresh is due, where Elasticsearch does not refresh by itself.
     due: Instant,
+    /// When it is due in any case.
+    overdue: Instant,
     waiters: Vec<W>,
+}
+
+impl<W> Unseen<W> {
+    fn and(self, other: Self) -> Self {
+        let (mut older, newer) = if other.since < self.since { (other, self) } else { (self, other) };
+        older.due = older.due.min(newer.due);
+        older.overdue = older.overdue.min(newer.overdue);
+        older.waiters.extend(newer.waiters);
+        older
+    }
 }
 
 impl<W> Queue<W> {
@@ -47,17 +96,10 @@ impl<W> Queue<W> {
     }
 
     /// `shard` was written before `now`: a refresh is due `within` this time.
-    pub fn request(&mut self, shard: ShardId, waiter: W, within: Duration, now: Instant) {
-        let due = now + within;
-        let shard =
-            self.shards.entry(shard).or_insert(Shard { unseen: None, running: None, not_before: None });
-        match &mut shard.unseen {
-            Some(unseen) => {
-                unseen.due = unseen.due.min(due);
-                unseen.waiters.push(waiter);
-            }
-            None => shard.unseen = Some(Unseen { since: now, due, waiters: vec![waiter] }),
-        }
+    pub fn request(&mut self, shard: ShardId, waiter: W, within: Within, now: Instant) {
+        let shard = self.shards.entry(shard).or_insert_with(Shard::new);
+        let (due, overdue) = (now + within.usual, now + within.at_most);
+        shard.put_back(Unseen { since: now, due, overdue, waiters: vec![waiter] });
     }
 
     /// Starts the due refreshes, longest waiting first, one per geoshard at a time.
@@ -65,15 +107,14 @@ impl<W> Queue<W> {
         let mut due: Vec<(Instant, ShardId)> = self
             .shards
             .iter()
-            .filter_map(|(id, shard)| Some((shard.due_at()?, shard.unseen.as_ref()?.since, id)))
-            .filter(|(at, ..)| *at <= now)
-            .map(|(_, since, id)| (since, id.clone()))
+            .filter(|(_, shard)| shard.due_at().is_some_and(|at| at <= now))
+            .filter_map(|(id, shard)| Some((shard.waiting().map(|unseen| unseen.since).min()?, id.clone())))
             .collect();
         due.sort_unstable();
         due.truncate(self.max_running.saturating_sub(self.running));
         for (_, id) in &due {
             if let Some(shard) = self.shards.get_mut(id) {
-                shard.running = shard.unseen.take().map(|unseen| (now, unseen));
+                shard.running = shard.take_all().map(|unseen| (now, unseen));
                 self.running += 1;
             }
         }
@@ -86,9 +127,7 @@ impl<W> Queue<W> {
         let Some((began, seen)) = self.end(id) else { return Vec::new() };
         if let Some(shard) = self.shards.get_mut(id) {
             shard.not_before = Some(now + now.since(began));
-            if shard.unseen.is_none() && shard.not_before.is_none_or(|at| at <= now) {
-                self.shards.remove(id);
-            }
+            shard.last.own += 1;
         }
         seen.waiters
     }
@@ -100,11 +139,9 @@ impl<W> Queue<W> {
         shard.not_before = Some(again_at);
         let (left, gone): (Vec<W>, Vec<W>) = unseen.waiters.into_iter().partition(goes_on);
         unseen.waiters = left;
-        if let Some(later) = shard.unseen.take() {
-            unseen.due = unseen.due.min(later.due);
-            unseen.waiters.extend(later.waiters);
+        if !unseen.waiters.is_empty() {
+            shard.put_back(unseen);
         }
-        shard.unseen = (!unseen.waiters.is_empty()).then_some(unseen);
         gone
     }
 
@@ -114,13 +151,61 @@ impl<W> Queue<W> {
         Some(ended)
     }
 
+    /// The geoshards with waiters: their refreshes are counted now. [`Queue::counted`] or [`Queue::not_counted`] follows.
+    pub fn begin_count(&mut self) -> Vec<ShardId> {
+        let mut wanted = Vec::new();
+        for (id, shard) in &mut self.shards {
+            if shard.waiting().next().is_none() {
+                continue;
+            }
+            shard.asked = match (shard.asked.take(), shard.unseen.take()) {
+                (Some(asked), Some(unseen)) => Some(asked.and(unseen)),
+                (asked, unseen) => asked.or(unseen),
+            };
+            wanted.push(id.clone());
+        }
+        wanted
+    }
+
+    /// The counts of `id` that [`Queue::begin_count`] asked for, known ones. Returns the waiters served by Elasticsearch's own refreshes.
+    pub fn counted(&mut self, id: &ShardId, counts: RefreshCounts, now: Instant) -> Vec<W> {
+        let Some(shard) = self.shards.get_mut(id) else { return Vec::new() };
+        let mut served = Vec::new();
+        let mut waiting = Vec::new();
+        for (baseline, unseen) in std::mem::take(&mut shard.counted) {
+            if counts.show_what_was_written_before(&baseline) {
+                served.extend(unseen.waiters);
+            } else if counts.continue_from(&baseline) {
+                waiting.push((baseline, unseen));
+            } else {
+                waiting.push((counts.clone(), unseen));
+            }
+        }
+        waiting.extend(shard.asked.take().map(|unseen| (counts.clone(), unseen)));
+        shard.counted = waiting;
+        shard.last.update(counts, now);
+        served
+    }
+
+    /// No counts have come for `id`.
+    pub fn not_counted(&mut self, id: &ShardId) {
+        if let Some(shard) = self.shards.get_mut(id)
+            && let Some(asked) = shard.asked.take()
+        {
+            shard.put_back(asked);
+        }
+    }
+
     /// Drops waiters that are gone.
     pub fn retain(&mut self, waits: impl Fn(&W) -> bool) {
+        let retain = |unseen: &mut Unseen<W>| {
+            unseen.waiters.retain(&waits);
+            !unseen.waiters.is_empty()
+        };
         for shard in self.shards.values_mut() {
-            if let Some(unseen) = &mut shard.unseen {
-                unseen.waiters.retain(&waits);
-            }
-            shard.unseen.take_if(|unseen| unseen.waiters.is_empty());
+            shard.unseen.take_if(|unseen| !retain(unseen));
+            shard.asked.take_if(|unseen| !retain(unseen));
+            shard.counted.retain_mut(|(_, unseen)| retain(unseen));
         }
     }
 
@@ -132,11 +217,16 @@ impl<W> Queue<W> {
         self.shards.values().filter_map(Shard::due_at).min()
     }
 
+    /// Whether a write waits for a refresh that has not begun.
+    pub fn has_waiting(&self) -> bool {
+        self.shards.values().any(|shard| shard.waiting().next().is_some())
+    }
+
     /// When the oldest invisible write was requested.
     pub fn oldest(&self) -> Option<Instant> {
         let all = self.shards.values().flat_map(|shard| {
             let running = shard.running.as_ref().map(|(_, unseen)| unseen);
-            shard.unseen.iter().chain(running)
+            shard.waiting().chain(running)
         });
         all.map(|unseen| unseen.since).min()
     }
@@ -144,18 +234,72 @@ impl<W> Queue<W> {
     /// Drops geoshards without state.
     pub fn tidy(&mut self, now: Instant) {
         self.shards.retain(|_, shard| {
-            shard.unseen.is_some() || shard.running.is_some() || shard.not_before.is_some_and(|at| at > now)
+            shard.waiting().next().is_some()
+                || shard.running.is_some()
+                || shard.not_before.is_some_and(|at| at > now)
+                || shard.last.by_itself_until().is_some_and(|until| until > now)
         });
     }
 }
 
 impl<W> Shard<W> {
+    fn new() -> Self {
+        Self {
+            unseen: None,
+            asked: None,
+            counted: Vec::new(),
+            running: None,
+            not_before: None,
+            last: LastCounts::default(),
+        }
+    }
+
+    fn put_back(&mut self, unseen: Unseen<W>) {
+        self.unseen = Some(match self.unseen.take() {
+            Some(there) => there.and(unseen),
+            None => unseen,
+        });
+    }
+
+    /// All that waits for a refresh that has not begun.
+    fn waiting(&self) -> impl Iterator<Item = &Unseen<W>> {
+        let counted = self.counted.iter().map(|(_, unseen)| unseen);
+        counted.chain(&self.asked).chain(&self.unseen)
+    }
+
+    fn take_all(&mut self) -> Option<Unseen<W>> {
+        let counted = std::mem::take(&mut self.counted).into_iter().map(|(_, unseen)| unseen);
+        counted.chain(self.asked.take()).chain(self.unseen.take()).reduce(Unseen::and)
+    }
+
     fn due_at(&self) -> Option<Instant> {
         if self.running.is_some() {
             return None;
         }
-        let due = self.unseen.as_ref()?.due;
+        let by_itself_until = self.last.by_itself_until();
+        let due = |unseen: &Unseen<W>| match by_itself_until {
+            Some(until) => unseen.due.max(until).min(unseen.overdue),
+            None => unseen.due,
+        };
+        let due = self.waiting().map(due).min()?;
         Some(self.not_before.map_or(due, |not_before| due.max(not_before)))
+    }
+}
+
+impl LastCounts {
+    fn update(&mut self, counts: RefreshCounts, now: Instant) {
+        let own = std::mem::take(&mut self.own);
+        let last = self.counts.replace((now, counts));
+        if let (Some((at, last)), Some((_, counts))) = (last, &self.counts)
+            && now.since(at) <= BY_ITSELF
+            && counts.more_than(&last) > own
+        {
+            self.others_at = Some(now);
+        }
+    }
+
+    fn by_itself_until(&self) -> Option<Instant> {
+        self.others_at.map(|at| at + BY_ITSELF)
     }
 }
 
@@ -168,7 +312,8 @@ mod tests {
         Instant::from_start(Duration::from_millis(millis))
     }
 
-    const SOON: Duration = Duration::from_millis(100);
+    /// Elasticsearch's own refreshes are not counted.
+    const SOON: Within = Within { usual: Duration::from_millis(100), at_most: Duration::from_secs(3) };
 
     #[test]
     fn writes_during_a_refresh_wait_for_the_next() {
@@ -177,7 +322,7 @@ mod tests {
         queue.request(shard("a"), 2, SOON, at(50));
         assert_eq!((queue.start(at(99)), queue.next_due()), (vec![], Some(at(100))));
         assert_eq!(queue.start(at(100)), [shard("a")]);
-        queue.request(shard("a"), 3, Duration::ZERO, at(101));
+        queue.request(shard("a"), 3, Within::NOW, at(101));
         assert_eq!((queue.start(at(110)), queue.next_due()), (vec![], None), "one of a geoshard at a time");
         assert_eq!(queue.succeeded(&shard("a"), at(140)), [1, 2]);
         assert_eq!((queue.start(at(179)), queue.next_due()), (vec![], Some(at(180))), "it took 40");
@@ -222,5 +367,111 @@ mod tests {
         queue.request(shard("a"), 4, SOON, at(600));
         queue.retain(|waiter| *waiter != 4);
         assert_eq!((queue.next_due(), queue.start(at(900))), (None, vec![]), "there is no waiter");
+    }
+
+    const NONE: [u8; 0] = [];
+
+    /// Counts of one copy.
+    fn one(refreshes: u64) -> RefreshCounts {
+        RefreshCounts::of([("0 node", refreshes)])
+    }
+
+    const PATIENT: Within = Within { usual: Duration::from_secs(1), at_most: Duration::from_secs(3) };
+
+    #[test]
+    fn two_more_refreshes_of_elasticsearch_show_what_was_there_before_the_count() {
+        let mut queue = Queue::new(4);
+        queue.request(shard("a"), 1, PATIENT, at(0));
+        assert_eq!(queue.begin_count(), [shard("a")]);
+        queue.request(shard("a"), 2, PATIENT, at(10));
+        assert_eq!(queue.counted(&shard("a"), one(7), at(20)), NONE);
+        assert_eq!(queue.begin_count(), [shard("a")]);
+        assert_eq!(
+            queue.counted(&shard("a"), one(8), at(520)),
+            NONE,
+            "it may have begun before 1 was written"
+        );
+        queue.begin_count();
+        assert_eq!(queue.counted(&shard("a"), one(9), at(1_520)), [1], "2 was written while 7 was asked for");
+        queue.begin_count();
+        assert_eq!(queue.counted(&shard("a"), one(10), at(2_520)), [2]);
+        assert!(!queue.has_waiting());
+    }
+
+    #[test]
+    fn a_geoshard_that_elasticsearch_refreshes_is_left_to_it_for_a_while() {
+        let mut queue = Queue::new(4);
+        let count = |queue: &mut Queue<u8>, refreshes, now| {
+            queue.begin_count();
+            queue.counted(&shard("a"), one(refreshes), at(now))
+        };
+        queue.request(shard("a"), 1, PATIENT, at(0));
+        assert_eq!(queue.next_due(), Some(at(1_000)));
+        count(&mut queue, 1, 100);
+        assert_eq!(queue.next_due(), Some(at(1_000)), "nothing is known of the time before");
+        count(&mut queue, 2, 600);
+        assert_eq!(queue.next_due(), Some(at(3_000)), "at most");
+        assert_eq!(queue.start(at(2_999)), []);
+        assert_eq!(queue.start(at(3_000)), [shard("a")]);
+        assert_eq!(queue.succeeded(&shard("a"), at(3_010)), [1]);
+
+        queue.request(shard("a"), 2, PATIENT, at(3_020));
+        count(&mut queue, 3, 3_100);
+        assert_eq!(queue.next_due(), Some(at(4_020)), "that was the worker's own");
+        count(&mut queue, 3, 3_600);
+        assert_eq!(queue.start(at(4_020)), [shard("a")]);
+    }
+
+    #[test]
+    fn a_geoshard_that_elasticsearch_no_longer_refreshes_is_refreshed() {
+        let mut queue = Queue::new(4);
+        queue.request(shard("a"), 1, PATIENT, at(0));
+        queue.begin_count();
+        queue.counted(&shard("a"), one(1), at(0));
+        queue.begin_count();
+        assert_eq!(queue.counted(&shard("a"), one(3), at(500)), [1]);
+        queue.request(shard("a"), 2, PATIENT, at(1_000));
+        assert_eq!(queue.next_due(), Some(at(3_000)), "before at most");
+        assert_eq!(queue.start(at(3_000)), [shard("a")]);
+        assert_eq!(queue.succeeded(&shard("a"), at(3_000)), [2]);
+        queue.request(shard("a"), 3, PATIENT, at(3_000));
+        assert_eq!(queue.next_due(), Some(at(4_000)));
+    }
+
+    #[test]
+    fn another_copy_or_lower_counts_begin_anew() {
+        let both = |first, second| RefreshCounts::of([("0 first", first), ("0 second", second)]);
+        let mut queue = Queue::new(4);
+        queue.request(shard("a"), 1, PATIENT, at(0));
+        let mut count = |counts| {
+            queue.begin_count();
+            queue.counted(&shard("a"), counts, at(10))
+        };
+        count(one(5));
+        assert_eq!(count(RefreshCounts::of([("0 node", 9), ("0 second", 1)])), NONE, "a new copy");
+        assert_eq!(count(both(1, 3)), NONE, "the first is another one");
+        assert_eq!(count(both(3, 4)), NONE, "both have to show it");
+        assert_eq!(count(both(2, 5)), NONE, "it was restarted");
+        assert_eq!(count(both(4, 7)), [1]);
+    }
+
+    #[test]
+    fn counts_that_do_not_come_change_nothing() {
+        let mut queue = Queue::new(4);
+        queue.request(shard("a"), 1, PATIENT, at(0));
+        queue.begin_count();
+        queue.not_counted(&shard("a"));
+        queue.request(shard("a"), 2, PATIENT, at(5));
+        queue.begin_count();
+        assert_eq!(queue.start(at(1_000)), [shard("a")], "while counts are awaited");
+        assert_eq!(queue.counted(&shard("a"), one(1), at(1_001)), NONE);
+        assert_eq!(queue.succeeded(&shard("a"), at(1_002)), [1, 2]);
+
+        queue.request(shard("a"), 3, PATIENT, at(1_100));
+        queue.begin_count();
+        queue.counted(&shard("a"), one(2), at(1_101));
+        queue.request(shard("a"), 4, PATIENT, at(1_102));
+        queue.retain(|waiter| *waiter != 3);
+        assert_eq!(queue.oldest(), Some(at(1_102)));
     }
 }

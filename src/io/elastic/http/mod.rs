@@ -26,14 +26,15 @@ use url::Url;
 use super::aws::{self, RequestToSign, Signer};
 use super::encode::MAX_PREFIX_BYTES;
 use super::nodes::{Nodes, NodesObserver};
+use super::refreshes::RefreshCounts;
 use super::{
     AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer, Index, Method, decode,
-    encode,
+    encode, refreshes,
 };
 use crate::base::clock::Clock;
 
-/// Indices named in one request to refresh them: with the longest prefix and the longest ids they fit a request line.
-const REFRESHED_AT_ONCE: usize = 20;
+/// Indices named in one request to refresh them or to count their refreshes: with the longest prefix and the longest ids they fit a request line.
+const NAMED_AT_ONCE: usize = 20;
 
 /// An answer that announces more than this is not read.
 const MAX_ANSWER_BYTES: u64 = 256 << 20;
@@ -407,7 +408,7 @@ impl Elastic for HttpElastic {
     ) -> BoxFuture<'a, Result<(), CallError>> {
         async move {
             // Elasticsearch's longest request line has 4 KB.
-            for some in indices.chunks(REFRESHED_AT_ONCE) {
+            for some in indices.chunks(NAMED_AT_ONCE) {
                 let names: Vec<String> = some.iter().map(|index| index.name(&self.prefix)).collect();
                 let path = format!("/{}/_refresh", names.join(","));
                 let answer = self.post(&path, "application/json", Bytes::new(), timeout).await?;
@@ -417,6 +418,24 @@ impl Elastic for HttpElastic {
                 }
             }
             Ok(())
+        }
+        .boxed()
+    }
+
+    fn count_refreshes<'a>(
+        &'a self,
+        indices: &'a [Index],
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<Vec<RefreshCounts>, CallError>> {
+        async move {
+            let mut counts = Vec::with_capacity(indices.len());
+            for some in indices.chunks(NAMED_AT_ONCE) {
+                let names: Vec<String> = some.iter().map(|index| index.name(&self.prefix)).collect();
+                let call = AdminCall { method: Method::Get, path: refreshes::path(&names), body: None };
+                let answer = self.admin(call, timeout).await?;
+                counts.extend(names.iter().map(|name| refreshes::read(&answer.body, name)));
+            }
+            Ok(counts)
         }
         .boxed()
     }

@@ -90,6 +90,7 @@ pub(super) struct StoredIndex {
     gone: Vec<u64>,
     visible: BTreeMap<u64, Arc<Doc>>,
     refreshed_at: Instant,
+    refreshes: u64,
     /// Bytes of all current sources of the whole store.
     stored: Arc<AtomicU64>,
 }
@@ -119,6 +120,7 @@ impl StoredIndex {
             gone: Vec::new(),
             visible: BTreeMap::new(),
             refreshed_at: now,
+            refreshes: 0,
             stored,
         }
     }
@@ -306,15 +308,22 @@ impl StoredIndex {
             self.tombstones.retain(|_, tombstone| now.since(tombstone.deleted_at) <= gc_deletes);
         }
         self.refreshed_at = now;
+        self.refreshes += 1;
     }
 
     /// Refreshes if `index.refresh_interval` (1 s by default, -1 for never) has passed.
     pub(super) fn refresh_if_due(&mut self, now: Instant) {
         let is_manual = self.settings.get("index.refresh_interval").is_some_and(|text| text.starts_with('-'));
         let interval = self.time_setting("index.refresh_interval", Duration::from_secs(1));
-        if self.is_open && !is_manual && now.since(self.refreshed_at) >= interval {
+        let is_needed = !self.fresh.is_empty() || !self.gone.is_empty();
+        if self.is_open && !is_manual && is_needed && now.since(self.refreshed_at) >= interval {
             self.refresh(now);
         }
+    }
+
+    /// How often searches were shown what was written.
+    pub(super) fn refreshes(&self) -> u64 {
+        self.refreshes
     }
 
     /// Documents visible to searches, by sequence number.
