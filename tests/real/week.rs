@@ -274,29 +274,26 @@ fn a_week_in_minutes_stays_balanced_and_searches_never_miss() {
     shuffled.sort_by_key(|person| person.id.bytes().rev().collect::<Vec<u8>>());
     let checking =
         checker(format!("http://{admin}"), elasticsearch.clone(), shuffled, by_cover.clone(), stop.clone());
-    // It begins after the first day: by the load of an hour it would follow the sun.
-    let mut autopilot = None;
-    let start_autopilot = || {
-        processes.start(
-            "autopilot",
+    // It waits for a day of load by itself.
+    let autopilot = processes.start(
+        "autopilot",
+        &[
             &[
-                &[
-                    "shards",
-                    "autopilot",
-                    "--apply",
-                    "--json",
-                    "--interval",
-                    "1s",
-                    "--lease",
-                    "10s",
-                    "--documents-every",
-                    "30s",
-                ][..],
-                &["--start-above", "1.15", "--stop-below", "1.08", "--cool-down", "6h", "--split", "0.1"],
-            ]
-            .concat(),
-        )
-    };
+                "shards",
+                "autopilot",
+                "--apply",
+                "--json",
+                "--interval",
+                "1s",
+                "--lease",
+                "10s",
+                "--documents-every",
+                "30s",
+            ][..],
+            &["--start-above", "1.15", "--stop-below", "1.08", "--cool-down", "6h", "--split", "0.1"],
+        ]
+        .concat(),
+    );
 
     let until = |hour: u64, step: u32| {
         let ahead = (hour + WARM_UP - WEEK) as f64 + f64::from(step) / f64::from(STEPS);
@@ -323,8 +320,10 @@ fn a_week_in_minutes_stays_balanced_and_searches_never_miss() {
             let oldest = recent.pop_front().unwrap();
             day.iter_mut().zip(oldest).for_each(|(day, counts)| day.add(counts.times(-1.0)));
         }
+        if hour + 6 < WEEK {
+            assert!(processes.record().is_none(), "a change by the load of hours:\n{}", autopilot.log());
+        }
         if let Some(number) = hour.checked_sub(WEEK) {
-            let autopilot = autopilot.get_or_insert_with(start_autopilot);
             let day_of = &mut days[usize::try_from(number / 24).unwrap()];
             let now = deciding(&processes, &start);
             if now.fingerprint() != map.fingerprint() {
@@ -342,7 +341,6 @@ fn a_week_in_minutes_stays_balanced_and_searches_never_miss() {
     searching.into_iter().for_each(|thread| thread.join().unwrap());
     stop.store(true, SeqCst);
     checking.join().unwrap();
-    let autopilot = autopilot.unwrap();
     autopilot.signal("TERM");
     autopilot.ends_well();
     population.producer.flush(Duration::from_secs(60)).unwrap();

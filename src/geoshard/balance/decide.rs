@@ -1,7 +1,8 @@
 //! Whether the map is changed now, and to which. One decision is a function of what is known, the limits and the time.
 //!
 //! The load of the coming hours decides ([`crate::geoshard::load::forecast`]), not that of now: a map that follows the sun would move
-//! everything twice a day. A change begins where the largest geoshard exceeds the mean by more than [`BalanceLimits::start_above`], and further
+//! everything twice a day. For the same reason nothing is decided before the load was counted for a day: where people sleep, there would be
+//! none. A change begins where the largest geoshard exceeds the mean by more than [`BalanceLimits::start_above`], and further
 //! ones follow until it is below [`BalanceLimits::stop_below`]: between the two nothing is begun that had not been begun before.
 //! Of all maps within what may still be moved today the most even one is taken (`plan/budget.rs`), or one that moves less, if that
 //! brings it below the lower threshold as well.
@@ -150,6 +151,8 @@ pub struct LoadView<'a> {
     pub now: &'a CellLoads,
     /// The load that is expected.
     pub forecast: &'a CellLoads,
+    /// Seconds for which writes and searches were counted; `None` if documents alone are the load.
+    pub counted_for: Option<u64>,
 }
 
 /// What is to be done, why, and what it costs.
@@ -198,6 +201,8 @@ pub struct Proposal {
 pub enum Wait {
     /// There is no document and no load.
     NoLoad,
+    /// Writes and searches were counted for so many seconds, less than a day: those of half the world are not among them.
+    CountedTooShort(u64),
     /// The map is even enough.
     Even,
     /// Quiet hours, until then.
@@ -219,6 +224,12 @@ impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoLoad => f.write_str("there is no load to balance by"),
+            Self::CountedTooShort(seconds) => write!(
+                f,
+                "writes and searches were counted for {} h {} min, and a day of them is needed (--writes 0 --queries 0: by documents alone)",
+                seconds / 3600,
+                seconds % 3600 / 60
+            ),
             Self::Even => f.write_str("the geoshards are even enough"),
             Self::Quiet(until) => write!(f, "quiet hours until {}", clock_time(*until)),
             Self::CoolDown(until) => write!(f, "cool-down until {}", clock_time(*until)),
@@ -269,12 +280,17 @@ pub fn decide(
     let largest = largest.and_then(|(at, _)| view.map.shards().get(at));
     let expected = over_mean(view.forecast);
     let forecast = expected.unwrap_or(1.0);
-    let is_correcting =
-        forecast > limits.start_above || (history.is_correcting && forecast > limits.stop_below);
+    let too_short = view.counted_for.filter(|seconds| *seconds < DAY);
+    let is_correcting = match too_short {
+        Some(_) => history.is_correcting,
+        None => forecast > limits.start_above || (history.is_correcting && forecast > limits.stop_below),
+    };
     let quiet = limits.quiet.iter().filter_map(|quiet| quiet.until(now)).max();
     let cool = history.last_change.map(|last| last + limits.cool_down).filter(|until| *until > now);
     let step = if expected.is_none() {
         BalanceStep::Wait(Wait::NoLoad)
+    } else if let Some(seconds) = too_short {
+        BalanceStep::Wait(Wait::CountedTooShort(seconds))
     } else if !is_correcting {
         BalanceStep::Wait(Wait::Even)
     } else if let Some(until) = quiet {
@@ -385,7 +401,13 @@ mod tests {
 
     fn decided(history: &BalanceHistory, first: u32, limits: &BalanceLimits, now: u64) -> BalanceDecision {
         let (map, documents) = uneven(first);
-        let view = LoadView { map: &map, documents: &documents, now: &documents, forecast: &documents };
+        let view = LoadView {
+            map: &map,
+            documents: &documents,
+            now: &documents,
+            forecast: &documents,
+            counted_for: Some(DAY),
+        };
         decide(history, view, limits, now)
     }
 
@@ -456,7 +478,13 @@ mod tests {
                 .add_cell(cell.cell, crate::geoshard::load::CellLoad { load: there, points: 1 })
                 .unwrap();
         }
-        let view = LoadView { map: &map, documents: &documents, now: &load, forecast: &load };
+        let view = LoadView {
+            map: &map,
+            documents: &documents,
+            now: &load,
+            forecast: &load,
+            counted_for: Some(DAY),
+        };
         let few = BalanceLimits { moved_per_day: 0.1, ..limits() };
         let proposal = change(decide(&BalanceHistory::default(), view, &few, NOW));
         let left = 0.1 * documents.total().load;
@@ -510,6 +538,30 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_decided_before_a_day_was_counted() {
+        let (map, documents) = uneven(3);
+        let decided = |counted_for, is_correcting| {
+            let view = LoadView {
+                map: &map,
+                documents: &documents,
+                now: &documents,
+                forecast: &documents,
+                counted_for,
+            };
+            decide(&BalanceHistory { is_correcting, ..BalanceHistory::default() }, view, &limits(), NOW)
+        };
+        for is_correcting in [false, true] {
+            let decision = decided(Some(DAY - 1), is_correcting);
+            assert_eq!(decision.is_correcting, is_correcting);
+            let reason = decision.reason();
+            assert!(reason.contains("were counted for 23 h 59 min, and a day of them is needed"), "{reason}");
+            assert_eq!(wait(decision), Wait::CountedTooShort(DAY - 1));
+        }
+        change(decided(Some(DAY), false));
+        change(decided(None, false));
+    }
+
+    #[test]
     fn what_improves_too_little_or_nothing_is_left_alone() {
         let much = BalanceLimits { min_gain: 2.0, ..limits() };
         assert!(matches!(wait(decided(&BalanceHistory::default(), 3, &much, NOW)), Wait::TooLittle { .. }));
@@ -518,7 +570,8 @@ mod tests {
         assert!(matches!(waits, Wait::NoBetter(_) | Wait::TooLittle { .. }), "{waits}");
         let (map, _) = uneven(1);
         let empty = CellLoads::within(10, &map);
-        let view = LoadView { map: &map, documents: &empty, now: &empty, forecast: &empty };
+        let view =
+            LoadView { map: &map, documents: &empty, now: &empty, forecast: &empty, counted_for: Some(DAY) };
         assert_eq!(wait(decide(&BalanceHistory::default(), view, &limits(), NOW)), Wait::NoLoad);
     }
 }

@@ -43,6 +43,13 @@ impl Default for Weights {
     }
 }
 
+impl Weights {
+    /// Whether writes and searches do not count.
+    pub fn is_by_documents(&self) -> bool {
+        self.writes <= 0.0 && self.queries <= 0.0
+    }
+}
+
 /// The load of each place as one number; [`TOTAL`] over all. What is rated by larger cells than documents are counted by is spread over
 /// the documents of the cell; without any it is put into the middle of the cell. A measure of which there is nothing does not
 /// count. `documents` were summed up within `map`.

@@ -222,6 +222,12 @@ impl LoadRecord {
         });
     }
 
+    /// Seconds for which the load is known at `now`: since counting began, but for hours that are forgotten.
+    pub fn covered(&self, now: u64) -> u64 {
+        let known = self.hours.iter().filter(|hour| **hour + PROFILE_HOURS > now / HOUR);
+        known.min().map_or(0, |first| now.saturating_sub(self.since.max(first * HOUR)))
+    }
+
     /// How many cells are kept.
     pub fn len(&self) -> usize {
         self.cells.len()
@@ -436,6 +442,22 @@ mod tests {
         // A clock that is behind changes the present hour.
         record.add(&wrote(2, at), &two(), BEGIN);
         assert_eq!([0, 2 * WEEK].map(|n| of(&record, hour + n)), [None, Some(4.0)]);
+    }
+
+    #[test]
+    fn it_covers_the_time_since_counting_began_and_two_weeks_at_most() {
+        let mut record = LoadRecord::new(BEGIN + 600);
+        assert_eq!(record.covered(BEGIN + 600), 0);
+        record.add(&wrote(1, point(0.0, 0.0)), &two(), BEGIN + 600);
+        for seconds in [0, 60, DAY, 13 * DAY] {
+            assert_eq!(record.covered(BEGIN + 600 + seconds), seconds);
+        }
+        // Nobody counted for two weeks: what was before tells nothing.
+        assert_eq!(record.covered(BEGIN + 14 * DAY), 0);
+        record.add(&wrote(1, point(0.0, 0.0)), &two(), BEGIN + 15 * DAY);
+        assert_eq!(record.covered(BEGIN + 15 * DAY + 90), 90);
+        // A clock that is behind.
+        assert_eq!(record.covered(BEGIN), 0);
     }
 
     #[test]

@@ -49,6 +49,7 @@ pub struct Measured {
     documents: CellLoads,
     now: CellLoads,
     forecast: CellLoads,
+    counted_for: Option<u64>,
 }
 
 /// It could not be measured.
@@ -81,7 +82,8 @@ impl Measured {
 
     /// For a decision about `map`.
     pub fn view<'a>(&'a self, map: &'a GeoshardMap) -> LoadView<'a> {
-        LoadView { map, documents: &self.documents, now: &self.now, forecast: &self.forecast }
+        let Self { documents, now, forecast, counted_for, .. } = self;
+        LoadView { map, documents, now, forecast, counted_for: *counted_for }
     }
 }
 
@@ -110,6 +112,7 @@ impl MeasureOptions {
             queries: cell.now.queries,
         };
         let present: Vec<ExpectedCell> = record.rates().map(rates).collect();
+        let is_by_documents = self.weights.is_by_documents() || !config.load.is_on();
         let expected = record.expected(now, self.horizon, self.over);
         Ok(Measured {
             now: score(&documents, &present, self.weights, map)?,
@@ -117,6 +120,7 @@ impl MeasureOptions {
             map: map.fingerprint(),
             counted_at,
             use_for: self.documents_every,
+            counted_for: (!is_by_documents).then(|| record.covered(now)),
             documents,
         })
     }

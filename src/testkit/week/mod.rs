@@ -282,7 +282,13 @@ impl Scenario {
                 let forecast = record.expected(now, 24, Over::Mean);
                 let forecast = score(&documents, &forecast, Weights::default(), &map);
                 let forecast = forecast.unwrap_or_else(|_| documents.clone());
-                let view = LoadView { map: &map, documents: &documents, now: &forecast, forecast: &forecast };
+                let view = LoadView {
+                    map: &map,
+                    documents: &documents,
+                    now: &forecast,
+                    forecast: &forecast,
+                    counted_for: Some(record.covered(now)),
+                };
                 let decision = decide(&history, view, &self.limits, now);
                 history.is_correcting = decision.is_correcting;
                 expected = decision.forecast;
