@@ -16,7 +16,9 @@ use crate::io::elastic::Elastic;
 use crate::io::elastic::repeat::RepeatedReads;
 use crate::io::maps::{MapsRecord, Watcher};
 use crate::io::meta::TopicFacts;
-use crate::ops::admin::{self, AdminState, CoverSource, DocumentCounts, StatusParts, StatusSource, Worker};
+use crate::ops::admin::{
+    self, AdminState, CoverSource, DocumentCounts, MapNow, StatusParts, StatusSource, ViewedLoad, Worker,
+};
 use crate::ops::audit::periodic::PeriodicAudit;
 use crate::ops::check::CheckTarget;
 use crate::ops::check::preflight;
@@ -103,7 +105,11 @@ pub(super) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     };
     let (supervisor, mut lost) = Supervisor::new();
     follower.start(hang_ups, &supervisor);
-    let counts = DocumentCounts::new(clock.clone());
+    let (counts, load) = (DocumentCounts::new(clock.clone()), ViewedLoad::new(clock.clone()));
+    let map: MapNow = {
+        let maps = maps.clone();
+        Arc::new(move || maps.record().deciding().clone())
+    };
     let (partition_status, partition_status_reader) = watch::channel(Vec::new());
     let status = StatusSource::new(StatusParts {
         worker: Worker {
@@ -115,12 +121,10 @@ pub(super) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         clock: clock.clone(),
         metrics: metrics.clone(),
         health: health.clone(),
-        map: {
-            let maps = maps.clone();
-            Arc::new(move || maps.record().deciding().clone())
-        },
+        map: map.clone(),
         limits: Arc::new(move || now.borrow().followed()),
         counts: counts.clone(),
+        load: load.clone(),
         partition_status: partition_status_reader.clone(),
         recent,
     });
@@ -135,6 +139,8 @@ pub(super) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let prefix = config.elasticsearch.prefix.clone();
     let counting = counts.keep_counting(elastic.clone(), prefix, admin_stop.clone());
     supervisor.spawn("document counts", admin_stop.clone(), counting);
+    let reading = load.keep_reading(elastic.clone(), config.kafka.topic.clone(), map, admin_stop.clone());
+    supervisor.spawn("load shown", admin_stop.clone(), reading);
     let each_minute = logged.log_each_minute(admin_stop.clone());
     supervisor.spawn("a line a minute", admin_stop.clone(), each_minute);
 

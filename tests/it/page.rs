@@ -9,14 +9,19 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::extract::Request;
 use axum::middleware::{self, Next};
 use geofold::base::clock::{Clock, Instant};
+use geofold::base::geo::GeoPoint;
+use geofold::geoshard::cell;
+use geofold::geoshard::cities::{CITIES, City};
+use geofold::geoshard::load::{LoadDelta, LoadRecord, PlaceCounts};
 use geofold::geoshard::map::GeoshardMap;
 use geofold::ops::admin::{
-    AdminState, CoverSource, DocumentCounts, StatusParts, StatusSource, Worker, routes, serve,
+    AdminState, CoverSource, DocumentCounts, LoadSummary, StatusParts, StatusSource, ViewedLoad, Worker,
+    routes, serve,
 };
 use geofold::support::supervisor::Supervisor;
 use geofold::support::telemetry::events::{DeadLettered, PartitionStopped};
@@ -42,6 +47,26 @@ impl Clock for StepClock {
     }
 }
 
+/// A week of cities that sleep at night; one day nobody counted.
+fn week(map: &GeoshardMap) -> LoadRecord {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
+    let mut record = LoadRecord::new(now - 169 * 3600);
+    for hour in (0..168).filter(|hour| !(40..64).contains(hour)) {
+        let at = now - (168 - hour) * 3600;
+        let mut delta = LoadDelta::default();
+        for City(_, lat, lon, thousands) in CITIES {
+            let local = (at / 3600 % 24) as f64 + lon / 15.0;
+            let busy = 0.55 + 0.45 * ((local - 19.0) / 24.0 * std::f64::consts::TAU).cos();
+            let writes = f64::from(*thousands) * busy;
+            let counts = PlaceCounts { writes, queries: writes * busy, ..PlaceCounts::default() };
+            let leaf = cell::leaf(GeoPoint::new(*lat, *lon).unwrap());
+            delta.cells.entry(s2::cellid::CellID(leaf).parent(7).0).or_default().add(counts);
+        }
+        record.add(&delta, map, at);
+    }
+    record
+}
+
 /// A worker that does the same each time.
 struct Pretence {
     clock: Arc<StepClock>,
@@ -60,6 +85,8 @@ impl Pretence {
         let health = Health::new(clock.clone(), metrics.clone(), Duration::from_secs(60));
         let map = Arc::new(GeoshardMap::load(Path::new("config/map-55.json")).unwrap());
         let counts = DocumentCounts::new(clock.clone());
+        let load = ViewedLoad::new(clock.clone());
+        load.take(Ok(Arc::new(LoadSummary::new(&week(&map), &map))));
         let (partition_status, reader) = watch::channel(Vec::new());
         let recent = Recent::default();
         let status = StatusSource::new(StatusParts {
@@ -78,6 +105,7 @@ impl Pretence {
             }),
             limits: Arc::new(|| [("batch.max_documents".to_owned(), 2000.into())].into()),
             counts: counts.clone(),
+            load,
             partition_status: reader,
             recent: recent.clone(),
         });
@@ -236,7 +264,10 @@ async fn a_browser_refreshes_the_figures_and_shows_them() {
     assert!(dom.contains("<td class=\"state\" data-state=\"stopped\">stopped</td>"));
     assert!(dom.contains("is no location: 95 is not &lt;= 90</li>"));
     assert!(dom.contains("<title>not ready · geofold · people</title>"));
-    assert_eq!(dom.matches("</title></path>").count(), 55);
+    assert_eq!(dom.matches(" documents</title></use>").count(), 55);
+    assert_eq!(dom.matches(" searches/s</title></use>").count(), 55);
+    assert_eq!(dom.matches("</title></circle>").count(), 10);
+    assert!(dom.contains("<td class=\"text\">Tokyo</td>"), "no hottest places");
     let (shown, _script) = dom.split_once("<script>").unwrap();
     for wrong in ["anna", "NaN", "undefined", "Infinity"] {
         assert!(!shown.contains(wrong), "{wrong}");
@@ -245,9 +276,9 @@ async fn a_browser_refreshes_the_figures_and_shows_them() {
     let artefacts = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/artefacts");
     std::fs::create_dir_all(&artefacts).unwrap();
     for (name, size, dark) in [
-        ("admin-page", "1280,1900", false),
-        ("admin-page-dark", "1280,1900", true),
-        ("admin-page-phone", "390,2400", false),
+        ("admin-page", "1280,3000", false),
+        ("admin-page-dark", "1280,3000", true),
+        ("admin-page-phone", "390,3600", false),
     ] {
         let picture = artefacts.join(format!("{name}.png"));
         let _ = std::fs::remove_file(&picture);

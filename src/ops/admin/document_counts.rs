@@ -1,64 +1,27 @@
-//! Document counts of geoshards, requested from Elasticsearch periodically and only while the page is viewed.
+//! Document counts of geoshards.
 //!
 //! The answer is `_cat/indices`' `docs.count`: what the last refresh made visible, hidden documents of nested fields
 //! included. Exact enough to see which geoshard is too full; `geofold` itself never acts on it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::base::clock::{Clock, Instant};
+use super::viewed::{TIMEOUT, Viewed};
 use crate::base::ids::ShardId;
 use crate::io::elastic::decode::reason;
 use crate::io::elastic::{AdminCall, Elastic, Method};
 
 /// Interval of requests to Elasticsearch.
 pub const COUNT_INTERVAL: Duration = Duration::from_secs(15);
-/// The page counts as viewed for this long after a request.
-const LOOKS_FOR: Duration = Duration::from_secs(60);
-const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The last counts.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct CountedDocuments {
-    /// When Elasticsearch told, and how many by geoshard; one that it did not name is not there.
-    pub documents: Option<(Instant, BTreeMap<ShardId, u64>)>,
-    /// Why the last question brought no answer.
-    pub problem: Option<String>,
-}
-
-/// Document counts, shared by the page and the counting task.
-#[derive(Debug)]
-pub struct DocumentCounts {
-    clock: Arc<dyn Clock>,
-    state: Mutex<State>,
-    looked: Notify,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    last_look: Option<Instant>,
-    counted: CountedDocuments,
-}
+/// How many documents each geoshard holds; one that Elasticsearch did not name is not there.
+pub type DocumentCounts = Viewed<BTreeMap<ShardId, u64>>;
 
 impl DocumentCounts {
-    /// No counts, no viewer.
-    pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Self { clock, state: Mutex::default(), looked: Notify::new() })
-    }
-
-    /// The last counts; wakes the counting task.
-    pub fn look(&self) -> CountedDocuments {
-        let mut state = self.state();
-        state.last_look = Some(self.clock.now());
-        self.looked.notify_one();
-        state.counted.clone()
-    }
-
     /// Requests counts of the indices that begin with `prefix`, while the page is viewed, until `stop`.
     pub async fn keep_counting(
         self: Arc<Self>,
@@ -66,39 +29,7 @@ impl DocumentCounts {
         prefix: String,
         stop: CancellationToken,
     ) {
-        let counting = async {
-            loop {
-                while !self.is_looked_at() {
-                    self.looked.notified().await;
-                }
-                self.take(count(&*elastic, &prefix).await);
-                tokio::time::sleep(COUNT_INTERVAL).await;
-            }
-        };
-        tokio::select! {
-            () = stop.cancelled() => {}
-            () = counting => {}
-        }
-    }
-
-    /// Takes an answer, as a test would; after a failure the earlier figures stay, and grow old.
-    pub fn take(&self, answer: Result<BTreeMap<ShardId, u64>, String>) {
-        let mut state = self.state();
-        match answer {
-            Ok(documents) => {
-                state.counted =
-                    CountedDocuments { documents: Some((self.clock.now(), documents)), problem: None };
-            }
-            Err(problem) => state.counted.problem = Some(problem),
-        }
-    }
-
-    fn is_looked_at(&self) -> bool {
-        self.state().last_look.is_some_and(|look| self.clock.now().since(look) <= LOOKS_FOR)
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.keep_asking(COUNT_INTERVAL, || count(&*elastic, &prefix), stop).await;
     }
 }
 
@@ -162,11 +93,11 @@ mod tests {
         tokio::time::sleep(COUNT_INTERVAL * 10).await;
         assert_eq!(asked(), 0);
 
-        assert_eq!(counts.look().documents, None);
+        assert_eq!(counts.look().last, None);
         tokio::time::sleep(COUNT_INTERVAL * 2 + Duration::from_secs(1)).await;
         assert_eq!(asked(), 3);
         assert_eq!(elastic.calls.lock().unwrap()[0], CALL);
-        assert_eq!(counts.look().documents.unwrap().1[&shard("s00")], 12);
+        assert_eq!(counts.look().last.unwrap().1[&shard("s00")], 12);
 
         clock.0.store(61, Ordering::Relaxed);
         let before = asked();
@@ -184,6 +115,6 @@ mod tests {
         counts.take(count(&Scripted { admin: Box::new(answer), ..Default::default() }, "geofold").await);
         let counted = counts.look();
         assert_eq!(counted.problem.as_deref(), Some("elasticsearch answered 403: not allowed"));
-        assert!(counted.documents.is_some());
+        assert!(counted.last.is_some());
     }
 }

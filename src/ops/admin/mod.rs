@@ -8,6 +8,8 @@
 //! | `minute.rs` | the same as a line in the log, once a minute |
 //! | `cover.rs` | which geoshards a search has to ask |
 //! | `document_counts.rs` | how many documents each geoshard holds |
+//! | `load.rs` | writes and searches by place |
+//! | `viewed.rs` | both are asked for only while the page is viewed |
 //! | `server.rs` | the listener: limits on connections, header time and connection age; graceful shutdown |
 //!
 //! It only answers questions (GET and HEAD); nothing here changes the worker. It has no authentication and is meant
@@ -15,10 +17,12 @@
 
 mod cover;
 pub mod document_counts;
+pub mod load;
 mod minute;
 pub mod page;
 mod server;
 pub mod status;
+mod viewed;
 
 use std::sync::Arc;
 
@@ -31,6 +35,7 @@ use axum::{Json, Router};
 pub use crate::support::telemetry::health::{Alive, Health};
 pub use cover::{CoverSource, LiveNow};
 pub use document_counts::DocumentCounts;
+pub use load::{LoadSummary, ViewedLoad};
 pub use server::{AdminError, ServerOptions, serve, serve_with};
 pub use status::{LimitsNow, MapNow, ShownMap, StatusParts, StatusSource, Worker};
 

@@ -8,9 +8,13 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 
-use super::document_counts::{CountedDocuments, DocumentCounts};
+use super::document_counts::DocumentCounts;
+use super::load::{LoadSummary, ViewedLoad};
+use super::viewed::LastAnswer;
 use crate::base::clock::{Clock, Instant};
+use crate::base::ids::ShardId;
 use crate::geoshard::cities::largest_cities;
+use crate::geoshard::load::{HotPlace, Hours};
 use crate::geoshard::map::GeoshardMap;
 use crate::geoshard::picture::MapDrawing;
 use crate::support::telemetry::families::Label;
@@ -22,6 +26,10 @@ use crate::support::telemetry::{Metrics, OutcomeLabel, Recent};
 
 /// Colours for documents per geoshard.
 pub const CLASSES: u64 = 6;
+
+/// The least load of each colour, as a multiple of the mean. What has the last colour makes an autopilot change the map, as it is
+/// unless told otherwise.
+pub const LOAD_SCALE: [f64; 6] = [0.0, 0.5, 0.8, 1.0, 1.1, 1.25];
 
 /// Facts that are constant while the worker runs.
 #[derive(Debug, Clone, Serialize)]
@@ -46,6 +54,7 @@ pub struct StatusSource {
     map: MapNow,
     limits: LimitsNow,
     counts: Arc<DocumentCounts>,
+    load: Arc<ViewedLoad>,
     partition_status: PartitionStatusReader,
     recent: Recent,
     shown: Mutex<Arc<ShownMap>>,
@@ -91,6 +100,8 @@ pub struct StatusParts {
     pub limits: LimitsNow,
     /// Documents of each.
     pub counts: Arc<DocumentCounts>,
+    /// Writes and searches by place.
+    pub load: Arc<ViewedLoad>,
     /// Where partitions stand.
     pub partition_status: PartitionStatusReader,
     /// Warnings and errors.
@@ -100,8 +111,18 @@ pub struct StatusParts {
 impl StatusSource {
     /// For a worker that starts now.
     pub fn new(parts: StatusParts) -> Arc<Self> {
-        let StatusParts { worker, clock, metrics, health, map, limits, counts, partition_status, recent } =
-            parts;
+        let StatusParts {
+            worker,
+            clock,
+            metrics,
+            health,
+            map,
+            limits,
+            counts,
+            load,
+            partition_status,
+            recent,
+        } = parts;
         let (started, shown) = (clock.now(), Mutex::new(ShownMap::new(map())));
         Arc::new(Self {
             worker,
@@ -112,6 +133,7 @@ impl StatusSource {
             map,
             limits,
             counts,
+            load,
             partition_status,
             recent,
             shown,
@@ -137,8 +159,10 @@ impl StatusSource {
             Alive::Yes => None,
             Alive::Silent(silence) => Some(silence.as_secs()),
         };
+        let time_ms = unix_millis(SystemTime::now());
+        let documents = ShardDocuments::new(&map, self.counts.look(), self.clock.now());
         WorkerStatus {
-            time_ms: unix_millis(SystemTime::now()),
+            time_ms,
             uptime_seconds: self.clock.now().since(self.started).as_secs_f64(),
             worker: self.worker.clone(),
             map: Map { name: map.name().to_owned(), version: map.version() },
@@ -163,7 +187,8 @@ impl StatusSource {
             },
             partitions,
             limits: (self.limits)().into_iter().map(Limit::new).collect(),
-            documents: ShardDocuments::new(&map, self.counts.look(), self.clock.now()),
+            load: LoadStatus::new(&documents, self.load.look(), time_ms / 1000),
+            documents,
             recent: self.recent.events(),
         }
     }
@@ -250,6 +275,8 @@ pub struct WorkerStatus {
     pub limits: Vec<Limit>,
     /// Documents of each geoshard.
     pub documents: ShardDocuments,
+    /// Writes and searches by place.
+    pub load: LoadStatus,
     /// The last warnings and errors, the newest first.
     pub recent: Vec<RecentEvent>,
 }
@@ -473,12 +500,12 @@ pub struct Shard {
 }
 
 impl ShardDocuments {
-    fn new(map: &GeoshardMap, counted: CountedDocuments, now: Instant) -> Self {
-        let CountedDocuments { documents, problem } = counted;
-        let (at, counts) = documents.unzip();
+    fn new(map: &GeoshardMap, counted: LastAnswer<BTreeMap<ShardId, u64>>, now: Instant) -> Self {
+        let LastAnswer { last, problem } = counted;
+        let (at, counts) = last.unzip();
         let counts = counts.unwrap_or_default();
         let step = nice_step(counts.values().copied().max().unwrap_or_default());
-        let shard = |(id, city): (&crate::base::ids::ShardId, Option<&'static str>)| {
+        let shard = |(id, city): (&ShardId, Option<&'static str>)| {
             let documents = counts.get(id).copied();
             let class = documents.map(|documents| (documents / step).min(CLASSES - 1));
             Shard { shard: id.to_string(), around: city.unwrap_or_default(), documents, class }
@@ -500,6 +527,93 @@ impl ShardDocuments {
             shards,
         }
     }
+}
+
+/// Load by place, as workers and routers counted it. All rates are per second.
+#[derive(Debug, Clone, Serialize)]
+pub struct LoadStatus {
+    /// Seconds since counts were added; `None` if the load is not known.
+    pub age_seconds: Option<f64>,
+    /// Why the last question brought no answer.
+    pub problem: Option<String>,
+    /// The geoshard with the most load.
+    pub largest: Option<Fullest>,
+    /// [`LOAD_SCALE`].
+    pub scale: [f64; 6],
+    /// In the map's order.
+    pub shards: Vec<ShardLoad>,
+    /// The places with the most writes and searches.
+    pub hottest: Vec<HotPlace>,
+    /// Of all places, for a week.
+    pub hours: Hours,
+}
+
+/// The load of one geoshard.
+#[derive(Debug, Clone, Serialize)]
+pub struct ShardLoad {
+    /// Its id.
+    pub shard: String,
+    /// Its largest city; empty if none is known.
+    pub around: &'static str,
+    /// Its share of documents, of writes and of searches, each as much as the others, over that of the mean geoshard.
+    pub times_mean: Option<f64>,
+    /// Documents written.
+    pub writes: Option<f64>,
+    /// Searches.
+    pub queries: Option<f64>,
+    /// Its colour, 0 to [`CLASSES`] - 1.
+    pub class: Option<u64>,
+}
+
+impl LoadStatus {
+    fn new(documents: &ShardDocuments, answer: LastAnswer<Arc<LoadSummary>>, now: u64) -> Self {
+        let LastAnswer { last, problem } = answer;
+        let summary = last.map(|(_, summary)| summary);
+        let of = |shard: &Shard| {
+            let [writes, queries] = *summary.as_ref()?.shards.get(&shard.shard)?;
+            Some([shard.documents.unwrap_or_default() as f64, writes, queries])
+        };
+        let measured: Vec<Option<[f64; 3]>> = documents.shards.iter().map(of).collect();
+        let times_mean = times_mean(&measured);
+        let shard = |(shard, (measured, times_mean)): (&Shard, (&Option<[f64; 3]>, Option<f64>))| ShardLoad {
+            shard: shard.shard.clone(),
+            around: shard.around,
+            times_mean,
+            writes: measured.map(|[_, writes, _]| writes),
+            queries: measured.map(|[.., queries]| queries),
+            class: times_mean
+                .map(|times| LOAD_SCALE.iter().skip(1).filter(|least| times >= **least).map(|_| 1_u64).sum()),
+        };
+        let shards: Vec<ShardLoad> =
+            documents.shards.iter().zip(measured.iter().zip(times_mean)).map(shard).collect();
+        let largest = shards
+            .iter()
+            .filter_map(|shard| Some(Fullest { shard: shard.shard.clone(), times_mean: shard.times_mean? }))
+            .max_by(|one, other| one.times_mean.total_cmp(&other.times_mean));
+        Self {
+            age_seconds: summary.as_ref().map(|summary| now.saturating_sub(summary.at) as f64),
+            problem,
+            largest,
+            scale: LOAD_SCALE,
+            shards,
+            hottest: summary.as_ref().map(|summary| summary.hottest.clone()).unwrap_or_default(),
+            hours: summary.map(|summary| summary.hours.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+/// What each geoshard has of documents, writes and searches as one number, of which the mean is 1. A measure of which there is
+/// nothing does not count.
+fn times_mean(measured: &[Option<[f64; 3]>]) -> Vec<Option<f64>> {
+    let known = measured.iter().flatten();
+    let totals = known.fold([0.0; 3], |sums, of| [0, 1, 2].map(|n| sums[n] + of[n]));
+    let count = totals.iter().filter(|total| **total > 0.0).count() as f64;
+    let shards = measured.iter().flatten().count() as f64;
+    let times = |of: &[f64; 3]| {
+        let shares = of.iter().zip(totals).filter(|(_, total)| *total > 0.0).map(|(of, total)| of / total);
+        (count > 0.0).then(|| shares.sum::<f64>() / count * shards)
+    };
+    measured.iter().map(|of| of.as_ref().and_then(times)).collect()
 }
 
 /// The least of 1, 2, 5, 10, 20, 50, … whose [`CLASSES`] steps reach `most`.
@@ -528,6 +642,24 @@ mod tests {
         assert_eq!(quantile(&buckets, 0.75), Some(0.75));
         assert_eq!(quantile(&[(0.1, 0)], 0.5), None);
         assert_eq!(quantile(&[], 0.5), None);
+    }
+
+    #[test]
+    fn load_is_the_mean_share_of_what_there_is() {
+        for (measured, expected) in [
+            ([Some([30.0, 3.0, 4.0]), Some([10.0, 1.0, 4.0])], [Some(4.0 / 3.0), Some(2.0 / 3.0)]),
+            // Nobody searched.
+            ([Some([30.0, 1.0, 0.0]), Some([10.0, 3.0, 0.0])], [Some(1.0), Some(1.0)]),
+            ([Some([5.0, 1.0, 0.0]), None], [Some(1.0), None]),
+            ([Some([0.0; 3]), None], [None, None]),
+        ] {
+            let rounded = |times: Option<f64>| times.map(|times| (times * 1e6).round());
+            assert_eq!(
+                times_mean(&measured).into_iter().map(rounded).collect::<Vec<_>>(),
+                expected.map(rounded),
+                "{measured:?}"
+            );
+        }
     }
 
     #[test]

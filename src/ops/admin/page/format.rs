@@ -85,6 +85,11 @@ pub(super) fn seconds(seconds: f64) -> String {
     }
 }
 
+/// How many times the mean; two digits, since 1.1 and 1.25 are told apart.
+pub(super) fn times(times: f64) -> String {
+    format!("{times:.2}")
+}
+
 /// A time that a request took.
 pub(super) fn millis(seconds: f64) -> String {
     if seconds < 1.0 {
@@ -117,6 +122,7 @@ mod tests {
         assert_eq!([bytes(0), bytes(12_900_000)], ["0\u{a0}B", "12.3\u{a0}MiB"]);
         assert_eq!([rate(0.04), rate(12.34), rate(1234.5)], ["0", "12.3", "1,234"]);
         assert_eq!([seconds(4.24), seconds(11_520.0)], ["4.2\u{a0}s", "3\u{a0}h 12\u{a0}min"]);
+        assert_eq!([times(1.0), times(1.2549)], ["1.00", "1.25"]);
         assert_eq!([millis(0.0042), millis(1.5)], ["4.2\u{a0}ms", "1.5\u{a0}s"]);
         assert_eq!(known(None::<i64>, number), UNKNOWN);
     }

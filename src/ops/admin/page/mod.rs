@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `mod.rs` | the page's sections |
 //! | `format.rs` | numbers and text, escaped |
+//! | `load.rs` | the section of the load |
 //! | `page.css`, `page.js` | put into the page as they are |
 //!
 //! Every figure is in the page as it is sent. `page.js` fetches `/status.json` from time to time and puts new figures
@@ -11,6 +12,7 @@
 //! `data-rows` gets a row for each element, with a cell for each of its heads.
 
 mod format;
+mod load;
 
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
@@ -35,13 +37,14 @@ pub fn render(status: &WorkerStatus, drawing: &MapDrawing) -> String {
          <meta name=\"color-scheme\" content=\"light dark\">\n\
          <noscript><meta http-equiv=\"refresh\" content=\"10\"></noscript>\n\
          <title>{title} · geofold · {topic}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
-         {header}<main>\n{tiles}{map}{partitions}\
+         {header}<main>\n{tiles}{map}{load}{partitions}\
          <div class=\"pair\">\n{elasticsearch}{records}</div>\n{recent}{limits}</main>\n\
          {FOOTER}<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
         topic = Text(&status.worker.topic),
         header = header(status),
         tiles = tiles(status),
         map = map_section(status, drawing),
+        load = load::section(&status.load),
         partitions = partitions(&status.partitions),
         elasticsearch = elasticsearch(status),
         records = records(status),
@@ -190,18 +193,9 @@ fn summary(documents: &ShardDocuments) -> String {
 }
 
 fn svg(documents: &ShardDocuments, drawing: &MapDrawing) -> String {
-    let mut shards = String::new();
-    for (shard, path) in documents.shards.iter().zip(&drawing.shards) {
-        let class = shard.class.map_or_else(|| "none".to_owned(), |class| format!("q{class}"));
-        let (name, count) = (Text(&shard.shard), known(shard.documents, number));
-        let around = match shard.around {
-            "" => String::new(),
-            city => format!(", around {}", Text(city)),
-        };
-        let _ = writeln!(
-            shards,
-            "<path class=\"{class}\" d=\"{path}\"><title>{name}{around}: {count} documents</title></path>"
-        );
+    let mut shapes = String::new();
+    for (number, path) in drawing.shards.iter().enumerate() {
+        let _ = writeln!(shapes, "<path id=\"g{number}\" d=\"{path}\"/>");
     }
     // The map's unit is a quarter of a degree.
     let mut names = String::new();
@@ -218,17 +212,57 @@ fn svg(documents: &ShardDocuments, drawing: &MapDrawing) -> String {
             Text(id)
         );
     }
+    let shards = documents.shards.iter().map(|shard| {
+        let name = with_city(&shard.shard, shard.around);
+        (shard.class, format!("{name}: {} documents", known(shard.documents, number)))
+    });
     // The sea is the frame minus the land. The land's unit is a tenth of a degree, the map's a quarter.
+    let defined = format!(
+        "<defs>\n{shapes}\
+         <path id=\"sea\" class=\"sea\" transform=\"scale(.4)\" fill-rule=\"evenodd\" d=\"M0 0h3600v1800h-3600z{LAND}\"/>\n\
+         <path id=\"borders\" class=\"borders\" d=\"{}\"/>\n\
+         <g id=\"names\" class=\"names\" aria-hidden=\"true\">\n{names}</g>\n</defs>\n",
+        drawing.borders
+    );
+    let description =
+        "Each geoshard is coloured by how many documents it holds; the table below has the numbers.";
+    globe("map", "Map of the geoshards", description, &defined, shards, "")
+}
+
+/// The globe with each geoshard in a colour and with a text of its own. The shapes are defined by the page's first globe.
+fn globe(
+    id: &str,
+    title: &str,
+    description: &str,
+    defined: &str,
+    shards: impl Iterator<Item = (Option<u64>, String)>,
+    above: &str,
+) -> String {
+    let mut uses = String::new();
+    for (number, (class, text)) in shards.enumerate() {
+        let (class, text) = (class_name(class), Text(text));
+        let _ = writeln!(uses, "<use href=\"#g{number}\" class=\"{class}\"><title>{text}</title></use>");
+    }
     format!(
-        "<svg id=\"map\" viewBox=\"0 0 1440 720\" role=\"img\" aria-labelledby=\"map-title map-desc\">\n\
-         <title id=\"map-title\">Map of the geoshards</title>\n\
-         <desc id=\"map-desc\">The globe in equirectangular projection. Each geoshard is coloured by how many \
-         documents it holds; the table below has the numbers.</desc>\n\
-         <g class=\"shards\">\n{shards}</g>\n\
-         <path class=\"sea\" transform=\"scale(.4)\" fill-rule=\"evenodd\" d=\"M0 0h3600v1800h-3600z{LAND}\"/>\n\
-         <path class=\"borders\" d=\"{borders}\"/>\n<g class=\"names\" aria-hidden=\"true\">\n{names}</g>\n</svg>\n",
-        borders = drawing.borders,
+        "<svg id=\"{id}\" class=\"globe\" viewBox=\"0 0 1440 720\" role=\"img\" aria-labelledby=\"{id}-title {id}-desc\">\n\
+         <title id=\"{id}-title\">{title}</title>\n\
+         <desc id=\"{id}-desc\">The globe in equirectangular projection. {description}</desc>\n\
+         {defined}<g class=\"shards\">\n{uses}</g>\n<use href=\"#sea\"/>\n<use href=\"#borders\"/>\n\
+         <use href=\"#names\"/>\n{above}</svg>\n"
     )
+}
+
+/// The style of a colour.
+fn class_name(class: Option<u64>) -> String {
+    class.map_or_else(|| "none".to_owned(), |class| format!("q{class}"))
+}
+
+/// A geoshard, with its largest city.
+fn with_city(shard: &str, around: &str) -> String {
+    match around {
+        "" => shard.to_owned(),
+        city => format!("{shard}, around {city}"),
+    }
 }
 
 fn partitions(partitions: &[PartitionRow]) -> String {
@@ -384,11 +418,13 @@ pub(super) mod tests {
 
     use tokio::sync::watch;
 
-    use super::super::DocumentCounts;
     use super::super::status::{StatusParts, StatusSource, Worker};
+    use super::super::{DocumentCounts, LoadSummary, ViewedLoad};
     use super::*;
+    use crate::base::geo::GeoPoint;
     use crate::base::ids::ShardId;
     use crate::geoshard::cities::largest_cities;
+    use crate::geoshard::load::{LoadCounter, LoadRecord};
     use crate::geoshard::map::GeoshardMap;
     use crate::support::telemetry::health::Health;
     use crate::support::telemetry::health::tests::HandClock;
@@ -413,7 +449,8 @@ pub(super) mod tests {
             metrics,
             map: Arc::new(move || map.clone()),
             limits: Arc::new(|| [("batch.linger".to_owned(), "200ms".into())].into()),
-            counts: DocumentCounts::new(clock),
+            counts: DocumentCounts::new(clock.clone()),
+            load: ViewedLoad::new(clock),
             partition_status: reader,
             recent: Recent::default(),
         };
@@ -469,7 +506,7 @@ pub(super) mod tests {
             "<td class=\"text\">bulk</td><td class=\"number\">1</td><td class=\"number\">0</td>",
             "data-f=\"bytes\">512 MiB</span>",
             "55 geoshards, 66,666 documents · fullest s54, 1.6 times the mean · counted 0 s ago",
-            "<path class=\"q5\" d=\"M",
+            "<use href=\"#g54\" class=\"q5\"><title>s54",
             title("s54", "54,321").as_str(),
             title("s01", "unknown").as_str(),
             &format!(
@@ -479,8 +516,46 @@ pub(super) mod tests {
         ] {
             assert!(page.contains(part), "{part}\n{}", page.replace(LAND, ""));
         }
-        assert_eq!(page.matches("</title></path>").count(), 55);
+        assert_eq!(page.matches("documents</title></use>").count(), 55);
         assert!(page.contains(">Lagos</tspan></text>"), "names on the map");
+    }
+
+    #[test]
+    fn the_load_colours_the_map_and_names_the_hottest_places() {
+        let (parts, _board) = sources(Arc::default());
+        let (map, load, counts) = ((parts.map)(), parts.load.clone(), parts.counts.clone());
+        counts.take(Ok(map.shards().iter().map(|shard| (shard.clone(), 1000)).collect()));
+        let source = StatusSource::new(parts);
+        let page = || render(&source.status(), source.shown().drawing()).replace('\u{a0}', " ");
+        load.take(Err("nothing is counted <yet>".to_owned()));
+        assert!(page().contains("load unknown · nothing is counted &lt;yet&gt;"), "{}", page());
+
+        // An hour ago Paris wrote, and a quarter of an hour ago Mumbai searched the most.
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        let mut record = LoadRecord::new(now - 2 * 86_400);
+        let mut counter = LoadCounter::new(7);
+        let at = |lat, lon| GeoPoint::new(lat, lon).unwrap();
+        (0..40_000).for_each(|_| counter.wrote(at(48.85, 2.35), 100));
+        record.add(&counter.take(), &map, now - 3600);
+        (0..1_000).for_each(|_| counter.searched(at(48.85, 2.35), Duration::from_millis(3)));
+        (0..9_000).for_each(|_| counter.searched(at(19.08, 72.88), Duration::from_millis(3)));
+        record.add(&counter.take(), &map, now - 900);
+        load.take(Ok(Arc::new(LoadSummary::new(&record, &map))));
+        let page = page();
+        for part in [
+            // The mean of a 55th of all documents, all writes and a tenth of all searches.
+            "largest s37, 20.50 times the mean · counted 15 min ago",
+            "<use href=\"#g37\" class=\"q5\"><title>s37, around Paris: 20.50 times the mean, 0.4 writes/s, 0 searches/s</title>",
+            "class=\"q0\"><title>s00, around Rio de Janeiro: 0.33 times the mean, 0 writes/s, 0 searches/s</title>",
+            "<td class=\"text\">Paris</td><td class=\"id\">47e64</td>",
+            "<td class=\"text\">Mumbai</td>",
+            "<title>Paris</title></circle>",
+            "id=\"trend-writes\" d=\"M",
+        ] {
+            assert!(page.contains(part), "{part}\n{}", page.replace(LAND, ""));
+        }
+        assert_eq!(page.matches("searches/s</title></use>").count(), 55);
+        assert!(page.len() < 160_000, "{} bytes", page.len());
     }
 
     #[test]
@@ -558,6 +633,9 @@ pub(super) mod tests {
         }
         for column in ["state", "lag", "watermark", "committed", "parked", "oldest_dirty_seconds"] {
             assert!(status["partitions"][0].get(column).is_some(), "{column}");
+        }
+        for column in ["times_mean", "writes", "queries"] {
+            assert!(status["load"]["shards"][0].get(column).is_some(), "{column}");
         }
     }
 }

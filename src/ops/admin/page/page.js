@@ -1,6 +1,7 @@
 "use strict";
 (() => {
   const POLL_MS = 2000, RATE_SECONDS = 10, LATENCY_SECONDS = 60, KEEP = 150;
+  const SVG = "http://www.w3.org/2000/svg";
   const $ = (id) => document.getElementById(id);
   const at = (value, path) => path.split(".").reduce((v, key) => v?.[key], value);
 
@@ -26,6 +27,7 @@
     rate: (n) => (n < 1000 ? digits(n) : number(n.toFixed(0))),
     short: (n) => scaled(n, 1000, ["", "\u00a0k", "\u00a0M", "\u00a0G", "\u00a0T"]),
     bytes: (n) => scaled(n, 1024, ["\u00a0B", "\u00a0KiB", "\u00a0MiB", "\u00a0GiB", "\u00a0TiB"]),
+    times: (n) => n.toFixed(2),
     millis: (s) => (s < 1 ? `${digits(s * 1000)}\u00a0ms` : `${digits(s)}\u00a0s`),
     time: (ms) => new Date(ms).toISOString().slice(0, 19).replace("T", " "),
   };
@@ -93,7 +95,6 @@
   // A counter's rate, or a gauge, over the last minutes; from zero at the bottom to its highest at the top.
   function sparks() {
     if (past.length < 3) return;
-    const space = "http://www.w3.org/2000/svg";
     for (const place of document.querySelectorAll("[data-spark]")) {
       const path = place.dataset.spark;
       const values = past.slice(1).map((s, i) => (path.startsWith("counters.")
@@ -102,11 +103,11 @@
       const y = (value) => (most > 0 ? 20 - (value * 19) / most : 20).toFixed(1);
       const line = values.map((value, i) => `${((i * 100) / (values.length - 1)).toFixed(1)},${y(value)}`).join(" ");
       if (place.firstChild === null) {
-        const svg = document.createElementNS(space, "svg");
+        const svg = document.createElementNS(SVG, "svg");
         svg.setAttribute("viewBox", "0 0 100 20");
         svg.setAttribute("preserveAspectRatio", "none");
         svg.setAttribute("aria-hidden", "true");
-        svg.append(document.createElementNS(space, "polygon"), document.createElementNS(space, "polyline"));
+        svg.append(document.createElementNS(SVG, "polygon"), document.createElementNS(SVG, "polyline"));
         place.append(svg);
       }
       place.querySelector("polyline").setAttribute("points", line);
@@ -133,14 +134,20 @@
     document.body.classList.remove("stale");
   }
 
+  // Colours a globe and gives each geoshard its text.
+  function globe(id, shards, text) {
+    const uses = document.querySelectorAll(`#${id} .shards use`);
+    shards.forEach((shard, i) => {
+      uses[i].setAttribute("class", shard.class === null ? "none" : `q${shard.class}`);
+      put(uses[i].querySelector("title"), text(shard));
+    });
+  }
+
+  const withCity = ({ shard, around }) => (around === "" ? shard : `${shard}, around ${around}`);
+
   function map({ documents }) {
     const { shards, total, fullest, age_seconds: age, problem } = documents;
-    const paths = document.querySelectorAll(".shards path");
-    shards.forEach((shard, i) => {
-      paths[i].setAttribute("class", shard.class === null ? "none" : `q${shard.class}`);
-      const name = shard.around === "" ? shard.shard : `${shard.shard}, around ${shard.around}`;
-      put(paths[i].querySelector("title"), `${name}: ${show(shard.documents, "number")} documents`);
-    });
+    globe("map", shards, (shard) => `${withCity(shard)}: ${show(shard.documents, "number")} documents`);
     let summary = `${shards.length} geoshards, `;
     if (total === null) {
       summary += "documents unknown";
@@ -152,6 +159,37 @@
     put($("documents"), problem === null ? summary : `${summary} · ${problem}`);
   }
 
+  const drawn = (name, text, attributes) => {
+    const element = document.createElementNS(SVG, name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    const title = document.createElementNS(SVG, "title");
+    title.textContent = text;
+    element.append(title);
+    return element;
+  };
+
+  // Hours that nobody counted are gaps.
+  function line(name, hours) {
+    const most = Math.max(0, ...hours);
+    const y = (value) => (most > 0 ? 100 - (value / most) * 98 : 100).toFixed(1);
+    const points = hours.map((value, i) => (value === null ? ""
+      : (hours[i - 1] ?? null) === null ? `M${i * 6} ${y(value)}h1` : `L${i * 6} ${y(value)}`));
+    $(`trend-${name}`).setAttribute("d", points.join(""));
+    put($(`most-${name}`), formats.rate(most));
+  }
+
+  function load({ load: { shards, largest, age_seconds: age, problem, hottest, hours } }) {
+    globe("load-map", shards, (shard) => `${withCity(shard)}: ${show(shard.times_mean, "times")} times the mean, `
+      + `${show(shard.writes, "rate")} writes/s, ${show(shard.queries, "rate")} searches/s`);
+    $("hottest").replaceChildren(...hottest.map(({ lat, lon, place }) =>
+      drawn("circle", place, { cx: ((lon + 180) * 4).toFixed(0), cy: ((90 - lat) * 4).toFixed(0), r: 9 })));
+    line("writes", hours.writes);
+    line("queries", hours.queries);
+    const summary = largest === null || age === null ? "load unknown"
+      : `largest ${largest.shard}, ${formats.times(largest.times_mean)} times the mean · counted ${seconds(Math.floor(age))} ago`;
+    put($("load"), problem === null ? summary : `${summary} · ${problem}`);
+  }
+
   function update(now) {
     // Another process answers: its counters begin again.
     if (past.length > 0 && now.uptime_seconds <= past.at(-1).uptime_seconds) past = [];
@@ -161,6 +199,7 @@
     recentLatencies(now);
     header(now);
     map(now);
+    load(now);
     for (const element of document.querySelectorAll("[data-v]:not(th)")) {
       put(element, show(at(now, element.dataset.v), element.dataset.f));
     }
