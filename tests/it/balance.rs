@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use crate::migrate::World;
 use crate::migrate::scenario::{
-    AUTOPILOT_LIMITS, autopilot, autopilot_killed_in_each_stage, autopilot_once, autopilot_status, text,
+    AUTOPILOT_LIMITS, Process, autopilot, autopilot_killed_in_each_stage, autopilot_once, autopilot_status,
+    text,
 };
 use crate::wait::wait_for;
 
@@ -58,6 +59,26 @@ fn one_autopilot_at_a_time_and_a_plan_that_never_began_is_forgotten() {
     assert!(text(&waits).contains("another change of the map is under way"), "{}", text(&waits));
     assert_eq!(scenario.record().unwrap()["stage"], "announced");
     writer.stop();
+}
+
+#[test]
+fn an_autopilot_that_lost_its_lease_waits_for_it_and_goes_on() {
+    let world = world();
+    let scenario = &world.scenario;
+    let still = ["--start-above", "100"];
+    let decisions = |process: &Process| process.log().matches("nothing to do").count();
+    let first = autopilot(scenario, "first", &still);
+    wait_for("a decision", || (decisions(&first) > 0).then_some(()));
+    first.signal("STOP");
+    let second = autopilot(scenario, "second", &still);
+    wait_for("the other's decision", || (decisions(&second) > 0).then_some(()));
+    first.signal("CONT");
+    wait_for("the loss", || first.log().contains("the lease was lost").then_some(()));
+    let before = decisions(&first);
+    second.kill();
+    wait_for("the lease again", || (decisions(&first) > before).then_some(()));
+    first.signal("TERM");
+    first.ends_well();
 }
 
 #[test]

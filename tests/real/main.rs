@@ -14,6 +14,7 @@
 
 mod adopt;
 mod audit;
+mod autopilot;
 mod bounded;
 mod campaigns;
 mod collector;

@@ -171,25 +171,35 @@ impl Autopilot {
         if !self.options.apply {
             return self.turns(stop, &report).await;
         }
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => return Ok(()),
-            taken = self.take_lease() => taken?,
-        }
-        let work = async {
+        loop {
             tokio::select! {
-                // A change that is under way is left where it is: the next start goes on with it.
-                () = stop.cancelled() => Ok(()),
-                ended = self.turns(stop, &report) => ended,
-                lost = self.keep_lease() => Err(lost),
+                biased;
+                () = stop.cancelled() => return Ok(()),
+                taken = self.take_lease() => taken?,
             }
-        };
-        let ended = work.await;
-        if !matches!(ended, Err(AutopilotError::LeaseLost)) {
-            // If its answer is lost, the next process waits for the lease to run out.
-            let _ = self.release_lease().await;
+            let work = async {
+                tokio::select! {
+                    // A change that is under way is left where it is: the next start goes on with it.
+                    () = stop.cancelled() => Ok(()),
+                    ended = self.turns(stop, &report) => ended,
+                    lost = self.keep_lease() => Err(lost),
+                }
+            };
+            match work.await {
+                // Elasticsearch was away, or this process stood still: whatever is under way is gone on with by whoever has it next.
+                Err(AutopilotError::LeaseLost) if !self.options.once => {
+                    tracing::warn!(
+                        "the lease was lost: it was not renewed in time, or another process took it over; waiting for it"
+                    );
+                }
+                Err(AutopilotError::LeaseLost) => return Err(AutopilotError::LeaseLost),
+                ended => {
+                    // If its answer is lost, the next process waits for the lease to run out.
+                    let _ = self.release_lease().await;
+                    return ended;
+                }
+            }
         }
-        ended
     }
 
     async fn turns(
@@ -395,7 +405,7 @@ impl Autopilot {
         let id = self.id();
         let lease_ms = u64::try_from(self.options.lease.as_millis()).unwrap_or(u64::MAX);
         let mut watched: Option<WatchedLease> = None;
-        let mut first_beat = None;
+        let (mut first_beat, mut fails) = (None, false);
         loop {
             let now = self.clock.now();
             let mut held_by = None;
@@ -412,8 +422,15 @@ impl Autopilot {
                 stored.holder = Some(Holder { id: id.clone(), name: self.name.clone(), lease_ms, beat });
                 Some(())
             });
-            if taken.await?.is_some() {
-                return Ok(());
+            match taken.await {
+                Ok(Some(())) => return Ok(()),
+                Ok(None) => fails = false,
+                Err(error) if error.may_pass() && !self.options.once => {
+                    if !std::mem::replace(&mut fails, true) {
+                        tracing::warn!(%error, "could not take the lease of the autopilot; trying until it is taken");
+                    }
+                }
+                Err(error) => return Err(error.into()),
             }
             if let Some(holder) = held_by {
                 if first_beat.is_none() {

@@ -148,6 +148,11 @@ impl World {
         Self::on(Stack::shared(), options)
     }
 
+    /// The same while no other test runs.
+    pub fn alone_without_indices(options: WorldOptions) -> Self {
+        Self::on(Stack::alone(), options)
+    }
+
     fn on(stack: Stack, options: WorldOptions) -> Self {
         let dir = TempDir::new().unwrap();
         let name = format!("t{:x}", std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos());
