@@ -334,7 +334,7 @@ fn propose(view: LoadView<'_>, limits: &BalanceLimits, left_today: f64, before: 
             }
             Ok(proposal) => share *= (left_today / proposal.documents).clamp(0.1, 0.9),
             Err(error) => {
-                why = Some(error.to_string());
+                why = Some(no_better(&error, left_today));
                 break;
             }
         }
@@ -356,6 +356,19 @@ fn propose(view: LoadView<'_>, limits: &BalanceLimits, left_today: f64, before: 
     match before - best.after < limits.min_gain {
         true => BalanceStep::Wait(Wait::TooLittle { after: best.after }),
         false => BalanceStep::Change(Box::new(best)),
+    }
+}
+
+/// Why there is no map, in the words of this command's options.
+fn no_better(error: &ChangeError, left_today: f64) -> String {
+    match error {
+        ChangeError::NoBetter { needs: Some(_), .. } => format!(
+            "no map is more even that moves at most {left_today:.0} documents, as many as may still move today (--max-moved)"
+        ),
+        ChangeError::NoBetter { count, needs: None, .. } => format!(
+            "no map with {count} geoshards is more even, whatever moves; give smaller cells (--level, --finest, --split), or more geoshards (--min, --max)"
+        ),
+        other => other.to_string(),
     }
 }
 
@@ -568,6 +581,20 @@ mod tests {
         let nothing = BalanceLimits { start_above: 0.5, stop_below: 0.4, min_gain: 0.5, ..limits() };
         let waits = wait(decided(&BalanceHistory::default(), 1, &nothing, NOW));
         assert!(matches!(waits, Wait::NoBetter(_) | Wait::TooLittle { .. }), "{waits}");
+        // Two documents may move, and a cell has ten at least.
+        let (map, documents) = uneven(3);
+        let mut tens = CellLoads::within(10, &map);
+        for cell in documents.sorted() {
+            let there = crate::geoshard::load::CellLoad { load: cell.load * 10.0, points: 1 };
+            tens.add_cell(cell.cell, there).unwrap();
+        }
+        let view = LoadView { map: &map, documents: &tens, now: &tens, forecast: &tens, counted_for: None };
+        let little = BalanceLimits { moved_per_day: 2.0 / tens.total().load, ..limits() };
+        let waits = wait(decide(&BalanceHistory::default(), view, &little, NOW));
+        assert!(
+            waits.to_string().contains("at most 2 documents, as many as may still move today"),
+            "{waits}"
+        );
         let (map, _) = uneven(1);
         let empty = CellLoads::within(10, &map);
         let view =
