@@ -1,5 +1,6 @@
 //! Output of `geofold shards show`, `locate` and `cover`: text through `Display`, JSON through `Serialize`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use s2::cellid::CellID;
@@ -91,6 +92,9 @@ pub struct Covered {
     pub indices: Vec<String>,
     /// The versions of the maps used: two while the map is changed, the older first.
     pub map_versions: Vec<u64>,
+    /// Their largest cities for the text, in the same order, if asked for.
+    #[serde(skip)]
+    around: Vec<Option<&'static str>>,
 }
 
 /// Describes `map`, with indices named `<prefix>-<shard>`.
@@ -155,6 +159,19 @@ pub fn covered(maps: &LiveMaps, prefix: &str, shape: &Shape) -> Covered {
         indices: shards.iter().map(|shard| Index::Geoshard(shard.clone()).name(prefix)).collect(),
         shards,
         map_versions: maps.iter().map(|map| map.version()).collect(),
+        around: Vec::new(),
+    }
+}
+
+impl Covered {
+    /// With the largest city of each geoshard in the text; by the newest map that has the geoshard.
+    pub fn with_cities(mut self, maps: &LiveMaps) -> Self {
+        let mut cities = BTreeMap::new();
+        for map in maps.iter() {
+            cities.extend(map.shards().iter().zip(largest_cities(map)));
+        }
+        self.around = self.shards.iter().map(|shard| cities.get(shard).copied().flatten()).collect();
+        self
     }
 }
 
@@ -200,9 +217,14 @@ impl fmt::Display for Covered {
         writeln!(f, "{count} geoshard{plural} by map version {}", versions.join(" and "))?;
         let wide = self.shards.iter().map(|shard| shard.as_str().len()).chain(["shard".len()]).max();
         let wide = wide.unwrap_or_default();
-        writeln!(f, "{:wide$}  index", "shard")?;
-        for (shard, index) in self.shards.iter().zip(&self.indices) {
-            writeln!(f, "{:wide$}  {index}", shard.as_str())?;
+        let wide_index =
+            self.indices.iter().map(String::len).chain(["index".len()]).max().unwrap_or_default();
+        let title = if self.around.is_empty() { "" } else { "around" };
+        writeln!(f, "{}", format!("{:wide$}  {:wide_index$}  {title}", "shard", "index").trim_end())?;
+        let cities = self.around.iter().copied().chain(std::iter::repeat(None));
+        for ((shard, index), city) in self.shards.iter().zip(&self.indices).zip(cities) {
+            let line = format!("{:wide$}  {index:wide_index$}  {}", shard.as_str(), city.unwrap_or_default());
+            writeln!(f, "{}", line.trim_end())?;
         }
         Ok(())
     }
@@ -277,6 +299,13 @@ mod tests {
              shard  index\n\
              north  places-north\n\
              rest   places-rest\n"
+        );
+        assert_eq!(
+            covered(&one, "places", &circle).with_cities(&one).to_string(),
+            "2 geoshards by map version 2\n\
+             shard  index         around\n\
+             north  places-north  Moscow\n\
+             rest   places-rest   Tokyo\n"
         );
         let two = LiveMaps::Two { old: map().into(), new: map().into() };
         let pole = covered(&two, "places", &Shape::parse_circle("90,0,1km").unwrap());

@@ -7,6 +7,7 @@ use std::ops::Range;
 use serde::Serialize;
 
 use super::cell::{share_of_globe, tiles};
+use super::cities::largest_cities;
 use super::load::CellLoad;
 use super::load::amount;
 use super::map::GeoshardMap;
@@ -62,6 +63,12 @@ pub struct ShardFlow {
     pub from: ShardId,
     /// The geoshard by the new map.
     pub to: ShardId,
+    /// The largest city of `from` by the old map, if it has one of the list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_around: Option<&'static str>,
+    /// The largest city of `to` by the new map, if it has one of the list.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to_around: Option<&'static str>,
     /// Its size.
     #[serde(flatten)]
     pub moved: Moved,
@@ -99,9 +106,16 @@ impl<'m> Comparison<'m> {
     /// Compares the maps themselves.
     pub fn new(old: &'m GeoshardMap, new: &'m GeoshardMap) -> Self {
         let mut comparison = Self { old, new, flows: BTreeMap::new(), total: None };
+        let (old_cities, new_cities) = (largest_cities(old), largest_cities(new));
         for ChangedRange { leaves, from, to } in changed_ranges(old, new) {
             let key = (index(old, from), index(new, to));
-            let flow = comparison.flows.entry(key).or_insert_with(|| ShardFlow::new(from, to));
+            let flow = comparison.flows.entry(key).or_insert_with(|| ShardFlow {
+                from: from.clone(),
+                to: to.clone(),
+                from_around: old_cities[key.0],
+                to_around: new_cities[key.1],
+                moved: Moved::default(),
+            });
             flow.moved.cells += tiles(leaves.clone()).count();
             flow.moved.share_of_globe += share_of_globe(leaves);
         }
@@ -160,12 +174,6 @@ fn index(map: &GeoshardMap, shard: &ShardId) -> usize {
     map.shards().partition_point(|known| known < shard)
 }
 
-impl ShardFlow {
-    fn new(from: &ShardId, to: &ShardId) -> Self {
-        Self { from: from.clone(), to: to.clone(), moved: Moved::default() }
-    }
-}
-
 impl fmt::Display for MapDiff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { old_version, new_version, added, removed, moved, total, flows } = self;
@@ -193,14 +201,17 @@ impl fmt::Display for MapDiff {
         let ids = flows.iter().flat_map(|flow| [&flow.from, &flow.to]);
         let wide = ids.map(|id| id.as_str().len()).chain(["from".len()]).max().unwrap_or_default();
         let columns = if total.is_some() { "          load     points" } else { "" };
-        writeln!(f, "\n{:wide$}  {:wide$}   cells  % of globe{columns}", "from", "to")?;
-        for ShardFlow { from, to, moved } in flows {
+        writeln!(f, "\n{:wide$}  {:wide$}   cells  % of globe{columns}  around", "from", "to")?;
+        for ShardFlow { from, to, from_around, to_around, moved } in flows {
             let percent = moved.share_of_globe * 100.0;
             write!(f, "{:wide$}  {:wide$}  {:>6}  {percent:>10.4}", from.as_str(), to.as_str(), moved.cells)?;
             if let Some(load) = moved.load {
                 write!(f, "  {:>12}  {:>9}", amount(load.load), count(load.points))?;
             }
-            writeln!(f)?;
+            match (from_around, to_around) {
+                (None, None) => writeln!(f)?,
+                (from, to) => writeln!(f, "  {} -> {}", from.unwrap_or("-"), to.unwrap_or("-"))?,
+            }
         }
         Ok(())
     }
@@ -238,9 +249,9 @@ mod tests {
              33.3333 % of the globe moves, in 2 cells\n\
              33.33 % of the load moves: 2.500 of 7.500, 2 of 4 points\n\
              \n\
-             from  to     cells  % of globe          load     points\n\
-             a     b          1     16.6667         2.500          2\n\
-             b     c          1     16.6667             0          0\n"
+             from  to     cells  % of globe          load     points  around\n\
+             a     b          1     16.6667         2.500          2  Istanbul -> Tokyo\n\
+             b     c          1     16.6667             0          0  Tokyo -> -\n"
         );
     }
 

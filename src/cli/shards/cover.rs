@@ -51,6 +51,6 @@ pub(super) async fn cover(args: CoverArgs) -> Result<ExitCode, Failure> {
             failure.context("no cover available (--offline uses geoshards.map without asking)")
         })?
     };
-    let covered = describe::covered(&maps, &config.elasticsearch.prefix, &shape);
+    let covered = describe::covered(&maps, &config.elasticsearch.prefix, &shape).with_cities(&maps);
     output::text_or_json(&covered, args.json)
 }
