@@ -26,6 +26,7 @@ use crate::base::progress::Progress;
 use crate::core::decode::LocationPath;
 use crate::io::elastic::{BulkOp, Elastic, Get, GetAnswer, Index, WriteCondition};
 use crate::io::maps::MapsReader;
+use crate::io::stored::key;
 use crate::support::config::Config;
 use crate::support::telemetry::Metrics;
 use crate::support::telemetry::audit::AuditTotals;
@@ -65,11 +66,21 @@ pub struct PeriodicAudit {
     pub metrics: Arc<Metrics>,
 }
 
-/// Stored facts about the last audit.
+/// Stored facts about the group's last audit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-struct Last {
-    /// Seconds since 1970.
-    ended: u64,
+pub struct LastAudit {
+    /// Its end, in seconds since 1970.
+    pub ended: u64,
+    /// Documents with a defect; `None`: ended by a worker that did not store it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wrong: Option<u64>,
+}
+
+impl LastAudit {
+    /// `_id` of the facts about the audits of `topic`.
+    pub fn key(topic: &str) -> DocId {
+        key(format!("audit/{topic}"))
+    }
 }
 
 impl PeriodicAudit {
@@ -120,7 +131,8 @@ impl PeriodicAudit {
                     } else {
                         tracing::warn!(%report, "an audit found defects; `geofold audit` lists the documents");
                     }
-                    if let Err(error) = self.remember().await {
+                    let last = LastAudit { ended: unix_now(), wrong: Some(report.wrong) };
+                    if let Err(error) = self.remember(last).await {
                         tracing::warn!(%error, "could not store when the audit ended");
                         tokio::time::sleep(self.after_failure()).await;
                     }
@@ -208,16 +220,9 @@ impl PeriodicAudit {
         audit.run(&tell, found).await
     }
 
-    fn key(&self) -> Result<DocId, AuditError> {
-        let key = format!("audit/{}", self.config.kafka.topic);
-        let doing = "name what is remembered of the last audit";
-        DocId::from_key(Some(key.as_bytes()))
-            .map_err(|error| AuditError::Item { doing, reason: error.to_string() })
-    }
-
-    async fn last(&self) -> Result<Option<Last>, AuditError> {
+    async fn last(&self) -> Result<Option<LastAudit>, AuditError> {
         let doing = "read when the last audit ended";
-        let get = Get { index: Index::Meta, id: self.key()? };
+        let get = Get { index: Index::Meta, id: LastAudit::key(&self.config.kafka.topic) };
         let answers = self.elastic.mget(&[get], TIMEOUT).await;
         let answers = answers.map_err(|error| AuditError::Call { doing, error })?;
         match answers.into_iter().next() {
@@ -229,12 +234,11 @@ impl PeriodicAudit {
         }
     }
 
-    async fn remember(&self) -> Result<(), AuditError> {
+    async fn remember(&self, last: LastAudit) -> Result<(), AuditError> {
         let doing = "remember when the audit ended";
-        let last = Last { ended: unix_now() };
         let op = BulkOp::Index {
             index: Index::Meta,
-            id: self.key()?,
+            id: LastAudit::key(&self.config.kafka.topic),
             // Of two, the later one.
             guard: WriteCondition::ExternalOrEqual(Position::from_version(last.ended)),
             source: serde_json::to_vec(&last).unwrap_or_default().into(),
@@ -257,7 +261,7 @@ async fn wait_until(mut partition_status: PartitionStatusReader, owned: bool) ->
 }
 
 /// If the clock went back, waits at most `every`.
-fn until_next(last: Last, every: Duration, now: u64) -> Duration {
+fn until_next(last: LastAudit, every: Duration, now: u64) -> Duration {
     every.saturating_sub(Duration::from_secs(now.saturating_sub(last.ended)))
 }
 
@@ -272,7 +276,11 @@ mod tests {
         for (ended, now, wait) in
             [(1000, 1000, 100), (1000, 1040, 60), (1000, 1100, 0), (1000, 9000, 0), (1000, 500, 100)]
         {
-            assert_eq!(until_next(Last { ended }, every, now), Duration::from_secs(wait), "{now}");
+            assert_eq!(
+                until_next(LastAudit { ended, wrong: None }, every, now),
+                Duration::from_secs(wait),
+                "{now}"
+            );
         }
     }
 

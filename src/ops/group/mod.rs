@@ -19,8 +19,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio_util::sync::CancellationToken;
 
 pub use self::members::{GroupMember, GroupSeen};
-pub use self::report::{GroupReport, LettersReport, MapsReport, Offsets, PartitionReport};
+pub use self::report::{AuditSeen, GroupReport, LettersReport, MapsReport, Offsets, PartitionReport};
 pub use self::workers::WorkerSeen;
+use super::audit::periodic::LastAudit;
 use super::dead_letters::{LetterFilter, LettersError, read_letters};
 use super::records::{RecordsError, RecordsReader};
 use crate::io::claims::Claim;
@@ -73,6 +74,7 @@ struct Meta {
     maps: Option<Stored>,
     claims: Vec<Option<Claim>>,
     remembered: BTreeMap<i32, i64>,
+    audit: Option<LastAudit>,
 }
 
 /// The stopped partitions that reachable workers know of, with reasons.
@@ -159,6 +161,7 @@ impl Question {
             health,
             workers,
             letters: kafka.letters,
+            time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
         });
         Ok((report, kafka.sample))
     }
@@ -205,22 +208,20 @@ impl Question {
         let maps = store.read().await.map_err(|error| error.to_string())?;
         let claims = store.claims(partitions).await.map_err(|error| error.to_string())?;
         let keys = (0..partitions).map(|partition| Watermark::key(topic, partition));
-        let gets: Vec<Get> = std::iter::once(TopicFacts::key(topic))
+        let gets: Vec<Get> = [TopicFacts::key(topic), LastAudit::key(topic)]
+            .into_iter()
             .chain(keys)
             .map(|id| Get { index: Index::Meta, id })
             .collect();
         let answers = self.elastic.mget(&gets, timeout).await.map_err(|error| error.to_string())?;
         let mut answers = answers.into_iter();
-        let facts = match answers.next() {
-            Some(GetAnswer::Found(found)) => serde_json::from_slice(&found.source).ok(),
-            _ => None,
-        };
+        let facts = stored(answers.next());
+        let audit = stored(answers.next());
         let remembered = (0..partitions).zip(answers).filter_map(|(partition, answer)| {
-            let GetAnswer::Found(found) = answer else { return None };
-            let watermark: Watermark = serde_json::from_slice(&found.source).ok()?;
+            let watermark: Watermark = stored(Some(answer))?;
             (watermark.epoch == self.config.positions.epoch).then_some((partition, watermark.offset))
         });
-        Ok(Meta { facts, maps, claims, remembered: remembered.collect() })
+        Ok(Meta { facts, maps, claims, remembered: remembered.collect(), audit })
     }
 
     /// `green`, `yellow` or `red`; an error in words.
@@ -237,6 +238,14 @@ impl Question {
             ),
             (status, _) => Err(format!("answered {status}: {}", crate::io::elastic::decode::reason(&answer))),
         }
+    }
+}
+
+/// A record of the meta index, if it is there and readable.
+fn stored<T: serde::de::DeserializeOwned>(answer: Option<GetAnswer>) -> Option<T> {
+    match answer {
+        Some(GetAnswer::Found(found)) => serde_json::from_slice(&found.source).ok(),
+        _ => None,
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::{GroupSeen, Meta, WorkerSeen};
+use crate::base::figures::{self, count};
 use crate::io::claims::Claim;
 use crate::io::maps::{MapChangeStage, MapsState};
 use crate::io::meta::TopicFacts;
@@ -50,6 +51,17 @@ pub struct PartitionReport {
     pub lag_per_second: f64,
     /// Committed offsets per second.
     pub committed_per_second: f64,
+    /// For how long its oldest dirty document has been, as its worker says.
+    pub oldest_dirty_seconds: Option<f64>,
+}
+
+/// The group's last audit by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct AuditSeen {
+    /// Seconds since its end.
+    pub seconds_ago: u64,
+    /// Documents with a defect.
+    pub wrong: Option<u64>,
 }
 
 /// The maps in force.
@@ -115,6 +127,12 @@ pub struct GroupReport {
     pub workers: Vec<WorkerSeen>,
     /// Dead letters, if a topic for them is configured.
     pub dead_letters: Option<LettersReport>,
+    /// For how long the oldest dirty document has been, of the workers that were reached.
+    pub oldest_dirty_seconds: Option<f64>,
+    /// The last audit of `audit.interval`; `None`: none has ended.
+    pub audit: Option<AuditSeen>,
+    /// Time between such audits; `None`: workers do not audit.
+    pub audit_interval_seconds: Option<u64>,
     /// What needs a person; empty: exit code 0.
     pub findings: Vec<String>,
 }
@@ -131,11 +149,14 @@ pub(super) struct Inputs<'a> {
     pub health: Result<String, String>,
     pub workers: Vec<WorkerSeen>,
     pub letters: Option<Result<LettersReport, String>>,
+    /// Since 1970.
+    pub time: Duration,
 }
 
 impl GroupReport {
     pub(super) fn new(inputs: Inputs<'_>) -> Self {
-        let Inputs { config, group, facts, before, now, between, meta, health, workers, letters } = inputs;
+        let Inputs { config, group, facts, before, now, between, meta, health, workers, letters, time } =
+            inputs;
         let seconds = between.as_secs_f64().max(1e-3);
         let nothing = Meta::default();
         let known = meta.unwrap_or(&nothing);
@@ -181,6 +202,15 @@ impl GroupReport {
                 letters.last_hour
             )
         }));
+        let audit = known.audit.map(|last| AuditSeen {
+            seconds_ago: time.as_secs().saturating_sub(last.ended),
+            wrong: last.wrong,
+        });
+        findings.extend(audit.and_then(|audit| {
+            let wrong = audit.wrong.filter(|wrong| *wrong > 0)?;
+            Some(format!("the last audit found {} wrong documents: geofold audit lists them", count(wrong)))
+        }));
+        let oldest = partitions.iter().filter_map(|partition| partition.oldest_dirty_seconds);
         let sum = |part: fn(&PartitionReport) -> f64| partitions.iter().map(part).sum::<f64>();
         let (description, group_error) = match group {
             Ok(group) => (Some(group), None),
@@ -200,6 +230,9 @@ impl GroupReport {
             elasticsearch: health.ok(),
             workers,
             dead_letters,
+            oldest_dirty_seconds: oldest.max_by(f64::total_cmp),
+            audit,
+            audit_interval_seconds: config.audit.interval.map(|interval| interval.as_secs()),
             findings,
             partitions,
         }
@@ -238,6 +271,7 @@ fn one(
         lag: offsets.lag(),
         lag_per_second: rate(offsets.lag(), before.lag()),
         committed_per_second: rate(committed(offsets), committed(before)),
+        oldest_dirty_seconds: worker.and_then(|worker| worker.oldest_dirty_seconds.get(&partition).copied()),
     }
 }
 
@@ -324,6 +358,10 @@ fn maps(meta: &Meta) -> Option<MapsReport> {
     })
 }
 
+fn seconds(seconds: f64) -> String {
+    figures::time(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+}
+
 fn counts(by_reason: &BTreeMap<String, u64>) -> String {
     by_reason.iter().map(|(reason, count)| format!("{count} {reason}")).collect::<Vec<_>>().join(", ")
 }
@@ -348,14 +386,15 @@ impl fmt::Display for GroupReport {
         )?;
         writeln!(
             f,
-            "\n{:>9}  {:<9}  {:>12}  {:>12}  {:>10}  {:>9}  owner",
-            "partition", "state", "committed", "end", "lag", "lag/s"
+            "\n{:>9}  {:<9}  {:>12}  {:>12}  {:>10}  {:>9}  {:>9}  owner",
+            "partition", "state", "committed", "end", "lag", "lag/s", "dirty for"
         )?;
         for one in &self.partitions {
             let committed = one.offsets.committed.map_or_else(|| "-".to_owned(), |offset| offset.to_string());
+            let dirty = one.oldest_dirty_seconds.map_or_else(|| "-".to_owned(), seconds);
             writeln!(
                 f,
-                "{:>9}  {:<9}  {:>12}  {:>12}  {:>10}  {:>+9.0}  {}",
+                "{:>9}  {:<9}  {:>12}  {:>12}  {:>10}  {:>+9.0}  {dirty:>9}  {}",
                 one.partition,
                 one.state,
                 committed,
@@ -377,6 +416,16 @@ impl fmt::Display for GroupReport {
                     write!(f, ", not confirmed by partitions {unconfirmed:?}")?;
                 }
                 f.write_str("\n")?;
+            }
+        }
+        match (&self.audit, self.audit_interval_seconds) {
+            (None, None) => {}
+            (None, Some(_)) => writeln!(f, "audit          none has ended yet")?,
+            (Some(AuditSeen { seconds_ago, wrong }), _) => {
+                let wrong =
+                    wrong.map_or_else(String::new, |wrong| format!(", {} wrong documents", count(wrong)));
+                let ago = figures::time(Duration::from_secs(*seconds_ago));
+                writeln!(f, "audit          the last one ended {ago} ago{wrong}")?;
             }
         }
         writeln!(f, "elasticsearch  {}", self.elasticsearch.as_deref().unwrap_or("does not answer"))?;
@@ -403,6 +452,7 @@ impl fmt::Display for GroupReport {
 #[cfg(test)]
 mod tests {
     use super::super::GroupMember;
+    use super::super::LastAudit;
     use super::*;
 
     fn facts(partitions: i32) -> TopicFacts {
@@ -460,6 +510,7 @@ mod tests {
                 health: self.health,
                 workers: self.workers,
                 letters: self.letters,
+                time: Duration::from_secs(7_200),
             })
         }
     }
@@ -481,6 +532,7 @@ mod tests {
             ready: false,
             reasons: [("partition 0".to_owned(), "bad record".to_owned())].into(),
             partitions: [(0, "stopped".to_owned())].into(),
+            oldest_dirty_seconds: [(0, 61.0)].into(),
         };
         let silent =
             || WorkerSeen { error: Some("refused".to_owned()), partitions: BTreeMap::new(), ..stopped() };
@@ -528,6 +580,16 @@ mod tests {
                 "elasticsearch: no connection",
             ),
             (
+                Case {
+                    meta: Meta {
+                        audit: Some(LastAudit { ended: 3_600, wrong: Some(2) }),
+                        ..Case::default().meta
+                    },
+                    ..Case::default()
+                },
+                "the last audit found 2 wrong documents",
+            ),
+            (
                 Case { letters: Some(Ok(letters())), ..Case::default() },
                 "2 dead letters in the last hour: 2 bad_key",
             ),
@@ -536,6 +598,28 @@ mod tests {
             assert_eq!(report.findings.len(), 1, "{expected}: {:?}", report.findings);
             assert!(report.findings[0].contains(expected), "{expected}: {:?}", report.findings);
         }
+    }
+
+    #[test]
+    fn audits_and_dirty_documents_are_shown_as_far_as_known() {
+        let plain = Case::default().report();
+        assert_eq!((plain.audit, plain.oldest_dirty_seconds), (None, None));
+        assert!(!plain.to_string().contains("audit"), "{plain}");
+        let worker = WorkerSeen {
+            url: "u".to_owned(),
+            error: None,
+            ready: true,
+            reasons: BTreeMap::new(),
+            partitions: [(0, "running".to_owned())].into(),
+            oldest_dirty_seconds: [(0, 61.0)].into(),
+        };
+        let audit = Some(LastAudit { ended: 3_600, wrong: Some(0) });
+        let meta = Meta { audit, ..Case::default().meta };
+        let report = Case { meta, workers: vec![worker], ..Case::default() }.report();
+        assert_eq!((report.findings.len(), report.oldest_dirty_seconds), (0, Some(61.0)));
+        let text = report.to_string();
+        assert!(text.contains("the last one ended 1 h 0 min ago, 0 wrong documents"), "{text}");
+        assert!(text.contains("1 min 1 s"), "{text}");
     }
 
     #[test]

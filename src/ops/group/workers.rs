@@ -18,7 +18,7 @@ const MAX_BYTES: usize = 8 << 20;
 const MAX_WORKERS: usize = 256;
 
 /// A worker's answer.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WorkerSeen {
     /// Where it was asked.
     pub url: String,
@@ -31,6 +31,9 @@ pub struct WorkerSeen {
     pub reasons: BTreeMap<String, String>,
     /// Its partitions, each with `starting`, `running`, `paused` or `stopped`.
     pub partitions: BTreeMap<i32, String>,
+    /// Of each of them, for how long its oldest dirty document has been.
+    #[serde(skip)]
+    pub oldest_dirty_seconds: BTreeMap<i32, f64>,
 }
 
 impl WorkerSeen {
@@ -74,6 +77,7 @@ struct Reason {
 struct Partition {
     partition: i32,
     state: String,
+    oldest_dirty_seconds: f64,
 }
 
 /// Where workers may be asked: the given addresses; without any, this machine's, and the members' hosts at the configured port, if the
@@ -125,6 +129,11 @@ pub(super) async fn ask(addresses: &[String], are_named: bool, config: &Config) 
             error: None,
             ready: status.ready,
             reasons: status.reasons.into_iter().map(|reason| (reason.part, reason.reason)).collect(),
+            oldest_dirty_seconds: status
+                .partitions
+                .iter()
+                .map(|one| (one.partition, one.oldest_dirty_seconds))
+                .collect(),
             partitions: status.partitions.into_iter().map(|one| (one.partition, one.state)).collect(),
         }),
         Err(error) if are_named => Some(WorkerSeen {
@@ -133,6 +142,7 @@ pub(super) async fn ask(addresses: &[String], are_named: bool, config: &Config) 
             ready: false,
             reasons: BTreeMap::new(),
             partitions: BTreeMap::new(),
+            oldest_dirty_seconds: BTreeMap::new(),
         }),
         Err(_) => None,
     });
@@ -198,6 +208,7 @@ mod tests {
                 .map(|(a, b)| (a.to_owned(), b.to_owned()))
                 .into(),
             partitions: [(3, "stopped"), (4, "running")].map(|(n, state)| (n, state.to_owned())).into(),
+            oldest_dirty_seconds: BTreeMap::new(),
         };
         assert_eq!(worker.stopped(3), Some("bad record"));
         assert_eq!((worker.stopped(4), worker.stopped(5)), (None, None));
