@@ -87,6 +87,9 @@ impl DatabaseFailure {
     fn advice(&self) -> &'static str {
         match (self, self.kind()) {
             (Self::TooNew { .. }, _) => "use the geofold that wrote them, or a later one",
+            (Self::Refused(error), _) if is_full(error) => {
+                "its disk is full, or its file may not grow: make room there; nothing is lost meanwhile"
+            }
             (_, Kind::Passing) => {
                 "this may be temporary; if it lasts, check that the server runs, and its log"
             }
@@ -101,6 +104,19 @@ impl DatabaseFailure {
         }
     }
 }
+
+/// PostgreSQL's `disk_full`, and SQLite's.
+fn is_full(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Database(error) => {
+            let code = error.code().unwrap_or_default();
+            code == "53100" || code.parse::<i32>().is_ok_and(|code| code & 0xff == FULL && code < 1 << 16)
+        }
+        _ => false,
+    }
+}
+
+const FULL: i32 = 13;
 
 /// Classifies a code: PostgreSQL's has five characters; SQLite's is a number whose last byte is the kind.
 fn of_code(code: &str) -> Kind {
@@ -118,7 +134,6 @@ fn of_code(code: &str) -> Kind {
     const NO_MEMORY: i32 = 7;
     const READ_ONLY: i32 = 8;
     const IO_ERROR: i32 = 10;
-    const FULL: i32 = 13;
     const CAN_NOT_OPEN: i32 = 14;
     match code.parse::<i32>().map(|code| code & 0xff) {
         Ok(BUSY | LOCKED | NO_MEMORY | IO_ERROR | FULL) => Kind::Passing,
@@ -155,6 +170,9 @@ impl DatabaseError {
 
 #[cfg(test)]
 mod tests {
+    use sqlx::ConnectOptions;
+    use sqlx::sqlite::SqliteConnectOptions;
+
     use super::*;
 
     #[test]
@@ -187,5 +205,22 @@ mod tests {
             !DatabaseError::with("d", "x", DatabaseFailure::TooNew { tables: "t", found: 2, known: 1 })
                 .is_passing()
         );
+    }
+
+    #[tokio::test]
+    async fn full_disk_is_said_and_passes() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = SqliteConnectOptions::new().filename(folder.path().join("d")).create_if_missing(true);
+        let mut connection = options.connect().await.unwrap();
+        // As if the disk had no more pages.
+        sqlx::raw_sql("CREATE TABLE t (x); PRAGMA max_page_count = 3")
+            .execute(&mut connection)
+            .await
+            .unwrap();
+        let fill = "INSERT INTO t VALUES (zeroblob(100000))";
+        let error = sqlx::raw_sql(fill).execute(&mut connection).await.unwrap_err();
+        let error = DatabaseError::new("d", "filling", error);
+        assert!(error.is_passing());
+        assert!(error.to_string().contains("its disk is full"), "{error}");
     }
 }

@@ -196,15 +196,15 @@ impl Collector {
                 (seen, since, first) = (now, Instant::now(), false);
             }
             self.look_for_version().await?;
-            self.health.ready(DATABASE);
-            self.health.ready(Health::STARTUP);
             let free = seen.holder.is_empty() || seen.holder == me;
             if !free {
-                // Whether Kafka answers is known, and matters, to the one who merges.
-                self.health.ready(KAFKA);
+                // Whether Kafka answers, and the database can be written, is known and matters to the one who merges.
+                self.ready(&[DATABASE, KAFKA, Health::STARTUP]);
             }
             if free || since.elapsed() >= takeover {
                 if let Some(start) = self.store.take_over(me, &seen).await? {
+                    // Not before: a full disk can be read.
+                    self.ready(&[DATABASE]);
                     tracing::info!(before = seen.holder, "this collector merges now");
                     return Ok(Some(start));
                 }
@@ -213,6 +213,10 @@ impl Collector {
             self.wait(LOOK.min(takeover / 4)).await;
         }
         Ok(None)
+    }
+
+    fn ready(&self, parts: &[&str]) {
+        parts.iter().for_each(|part| self.health.ready(part));
     }
 
     async fn look_for_version(&self) -> Result<(), CollectError> {
@@ -256,7 +260,7 @@ impl Lead<'_> {
         let topic = self.blocking(|reader| reader.topic()).await?;
         let (known, begin) = (topic.clone(), start.clone());
         let offsets = self.blocking(move |reader| reader.begin_at(&begin, &known)).await?;
-        self.collector.health.ready(KAFKA);
+        self.collector.ready(&[KAFKA, Health::STARTUP]);
         let settled = start.topic.as_ref() == Some(&topic) && start.offsets == offsets;
         if !settled && !self.collector.store.settle(self.me, &topic, &offsets).await? {
             return Ok(Ended::Replaced);

@@ -384,6 +384,21 @@ async fn invalid_increment_ends_the_collector_until_skipped() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn collector_is_not_ready_before_its_topic_exists() {
+    let mut rig = Rig::new();
+    let collector = rig.start(Allowances::default()).await;
+    until("it is ready", async || collector.metrics.ready.get() == 1).await;
+    collector.stop.cancel();
+    collector.task.await.unwrap().unwrap();
+
+    rig.config.tally.topic = Some("nowhere".to_owned());
+    let collector = rig.start(Allowances::default()).await;
+    let error = tokio::time::timeout(PATIENCE, collector.task).await.unwrap().unwrap().unwrap_err();
+    assert!(error.to_string().contains("does not exist; create it"), "{error}");
+    assert_eq!(collector.metrics.ready.get(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn replaced_topic_is_refused_until_the_loss_is_accepted() {
     let rig = Rig::new();
     let store = rig.store().await;
