@@ -7,7 +7,7 @@ use anyhow::{Context, anyhow};
 use super::Failure;
 use crate::base::clock::{BootClock, Clock};
 use crate::core::counting::facets::FacetRules;
-use crate::core::decode::LocationPath;
+use crate::core::decode::{Decoder, LocationPath};
 use crate::core::mover::Rules;
 use crate::geoshard::{GeoshardMap, LiveMaps};
 use crate::io::elastic::Elastic;
@@ -97,14 +97,24 @@ pub(super) fn warn_of_stops(config: &Config, what: &str) {
     }
 }
 
+/// How a worker reads records.
+pub(super) fn decoder(config: &Config) -> Result<Decoder, Failure> {
+    Ok(Decoder::new(location(config)?, config.positions.epoch, config.documents.max_bytes.as_usize())
+        .in_envelope(config.kafka.envelope)
+        .in_forms(config.kafka.format, config.kafka.key.clone()))
+}
+
+fn location(config: &Config) -> Result<LocationPath, Failure> {
+    LocationPath::new(&config.documents.location)
+        .context("documents.location in the configuration")
+        .map_err(Failure::usage)
+}
+
 /// The map, the location path and the `on_missing` policy.
 pub(super) fn rules(config: &Config) -> Result<Rules, Failure> {
-    let location = LocationPath::new(&config.documents.location)
-        .context("documents.location in the configuration")
-        .map_err(Failure::usage)?;
     Ok(Rules {
         map: map(config)?,
-        location,
+        location: location(config)?,
         on_missing: config.on_missing(),
         other_map: None,
         announce_all: false,

@@ -13,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ConfigArgs, Failure, connect, output, signals};
 use crate::base::retry::RetryPolicy;
-use crate::core::decode::Decoder;
 use crate::core::mover::{MoverState, Rules};
 use crate::core::placement::PlacementCache;
 use crate::io::elastic::Elastic;
@@ -99,10 +98,7 @@ async fn prepare(config: &Config, elastic: Arc<dyn Elastic>) -> Result<DryRun, F
         .context("asking which maps are in force")?;
     let rules = connect::rules(config)?;
     let rules = Rules { map: stored.map_or(rules.map, |stored| stored.record.deciding().clone()), ..rules };
-    let decoder =
-        Decoder::new(rules.location.clone(), config.positions.epoch, config.documents.max_bytes.as_usize())
-            .in_envelope(config.kafka.envelope)
-            .in_forms(config.kafka.format, config.kafka.key.clone());
+    let decoder = connect::decoder(config)?;
     let registry = match config.reads_registry() {
         true => Some(
             Registry::open(&config.schema_registry, None)

@@ -31,9 +31,12 @@ pub(super) struct SendArgs {
     /// Operation of lines that do not name one.
     #[arg(long, value_enum)]
     op: Option<OpArg>,
-    /// Topic, instead of the configured one.
+    /// Topic, instead of the configured one; records are not checked then.
     #[arg(long)]
     topic: Option<String>,
+    /// Send records, too, that a worker with this configuration would refuse.
+    #[arg(long)]
+    unchecked: bool,
     /// Maximum records per second.
     #[arg(long, value_name = "N", value_parser = values::rate)]
     rate: Option<NonZeroU32>,
@@ -77,6 +80,10 @@ pub(super) async fn send(args: SendArgs) -> Result<ExitCode, Failure> {
             )));
         }
     }
+    let decoder = match args.topic.is_none() && !args.unchecked {
+        true => Some(connect::decoder(&config)?),
+        false => None,
+    };
     let stop = signals::stop_on_signal_or_hang_up()?;
     let (input, input_bytes): (Box<dyn BufRead + Send>, Option<u64>) = match &args.file {
         Some(path) if path.as_os_str() != "-" => {
@@ -95,6 +102,7 @@ pub(super) async fn send(args: SendArgs) -> Result<ExitCode, Failure> {
         rules: LineRules { id_field: args.id_field, op: args.op.map(Op::from) },
         rate: args.rate,
         keep_going: args.keep_going,
+        decoder,
         input_bytes,
         flush_timeout: FLUSH_TIMEOUT,
     };

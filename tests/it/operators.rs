@@ -321,7 +321,7 @@ fn repairs_and_campaigns_warn_where_a_bad_document_would_stop_its_partition() {
             (&["audit", "--repair"][..], "a document that cannot be placed"),
             (&["audit", "--adopt"], "a document that cannot be placed"),
             (
-                &["campaign", "create", "--action", "touch", "--all"],
+                &["campaign", "create", "--action", "touch", "--all", "--yes"],
                 "a document that cannot be fetched or written",
             ),
         ] {

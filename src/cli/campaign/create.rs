@@ -63,7 +63,7 @@ pub(super) struct CreateCampaignArgs {
     /// Maximum ids per second, all runs together; `campaign rate` changes it.
     #[arg(long, value_name = "N", value_parser = values::rate)]
     rate: Option<NonZeroU32>,
-    /// Confirm --action delete with --all.
+    /// Confirm --action delete with --all, or a campaign without documents.
     #[arg(long)]
     yes: bool,
     /// Start paused: runs wait until `campaign resume`.
@@ -127,6 +127,7 @@ pub(super) async fn create(args: CreateCampaignArgs) -> Result<ExitCode, Failure
         chunk: args.chunk.unwrap_or(config.campaigns.chunk_size),
         rate: args.rate.map(NonZeroU32::get),
         every: None,
+        may_be_empty: args.yes,
     };
     let elastic = connect::patient_elasticsearch(&config)?;
     let source = match (selection, &args.from) {
@@ -152,6 +153,9 @@ pub(super) async fn create(args: CreateCampaignArgs) -> Result<ExitCode, Failure
     let created = match made {
         Ok(Some(created)) => created,
         Ok(None) => return Err(anyhow!("this campaign was created concurrently").into()),
+        Err(error @ CreateError::Empty) => {
+            return Err(anyhow::Error::new(error).context("--yes makes an empty one").into());
+        }
         Err(error @ CreateError::Interrupted) => return Err(error.into()),
         Err(error) => return Err(anyhow::Error::new(error).context("making a campaign").into()),
     };

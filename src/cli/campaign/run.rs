@@ -215,6 +215,7 @@ pub(super) async fn watch(args: WatchArgs) -> Result<ExitCode, Failure> {
                 }
             };
             let new = NewCampaign {
+                may_be_empty: true,
                 name: periodic.name.clone(),
                 action: periodic.action,
                 topic: config.kafka.topic.clone(),

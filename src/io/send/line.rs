@@ -127,6 +127,9 @@ pub enum LineProblem {
     /// Neither form.
     #[error("it is neither a JSON object nor an id, a tab, and a JSON object")]
     NoTab,
+    /// A worker with this configuration would refuse it.
+    #[error("a worker would refuse it: {0}")]
+    Refused(String),
     /// The middle column is no operation.
     #[error("{0}")]
     Op(UnknownOp),

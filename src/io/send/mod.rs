@@ -21,6 +21,7 @@ use std::io::{self, BufRead, Read};
 use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
 use indicatif::{ProgressBar, ProgressStyle};
 use rdkafka::error::KafkaError;
 use thiserror::Error;
@@ -31,6 +32,8 @@ pub use line::{LineError, LineProblem, LineRules, Op, SendRecord, UnknownOp, par
 pub use producer::DeliveryFailure;
 
 use crate::base::figures::{bytes, count, grouped};
+use crate::core::decode::{Decoder, RawRecord, Undecoded};
+use crate::core::schemas::Schemas;
 pub use destination::UnreadablePlacements;
 pub(crate) use destination::{Destination, Destinations};
 use pace::SendPace;
@@ -59,6 +62,8 @@ pub struct SendOptions {
     pub rate: Option<NonZeroU32>,
     /// Count bad lines and failed deliveries, and go on.
     pub keep_going: bool,
+    /// As which a worker will read the records; `None`: they are not checked.
+    pub decoder: Option<Decoder>,
     /// Size of the input, for the progress bar.
     pub input_bytes: Option<u64>,
     /// How long to wait for acknowledgements after the last line.
@@ -245,6 +250,7 @@ fn send_blocking(
         progress: Progress::new(options.input_bytes),
         summary: SendSummary::default(),
         produced: 0,
+        schemas: Schemas::new(),
     };
     let halted = run.all_lines(input).err();
     run.finish(halted)
@@ -260,6 +266,8 @@ struct Run<'a> {
     summary: SendSummary,
     /// Records that the client took, delivered or not.
     produced: u64,
+    /// None are asked for.
+    schemas: Schemas,
 }
 
 impl Run<'_> {
@@ -293,11 +301,32 @@ impl Run<'_> {
                     .and_then(|text| parse_line(text, line, &self.options.rules))
             };
             match parsed {
-                Ok(Some(record)) => self.produce(&record)?,
+                Ok(Some(record)) => match self.refusal(&record) {
+                    None => self.produce(&record)?,
+                    Some(why) => {
+                        self.bad_line(LineError { line, problem: LineProblem::Refused(why) })?;
+                    }
+                },
                 Ok(None) => {}
                 Err(error) => self.bad_line(error)?,
             }
             self.progress.read(u64::try_from(read).unwrap_or_default(), self.produced);
+        }
+    }
+
+    /// Why a worker would refuse it.
+    fn refusal(&mut self, record: &SendRecord<'_>) -> Option<String> {
+        let decoder = self.options.decoder.as_ref()?;
+        let raw = RawRecord {
+            partition: 0,
+            offset: 0,
+            key: Some(record.key.as_bytes()),
+            value: record.value.map(|value| Bytes::copy_from_slice(value.as_bytes())),
+            op: record.op.map(|op| op.as_str().as_bytes()),
+        };
+        match decoder.decode(raw, &mut self.schemas) {
+            Err(Undecoded::Bad(bad)) => Some(bad.to_string()),
+            Ok(_) | Err(Undecoded::Lacks(_)) => None,
         }
     }
 
@@ -415,6 +444,7 @@ mod tests {
 
     use super::*;
     use crate::base::headers::OP_HEADER;
+    use crate::core::decode::LocationPath;
 
     const PARTITIONS: i32 = 7;
 
@@ -448,6 +478,7 @@ mod tests {
             topic: "people".to_owned(),
             rules: LineRules { id_field: "id".to_owned(), op: None },
             rate: None,
+            decoder: None,
             keep_going: false,
             input_bytes: None,
             flush_timeout: Duration::from_secs(20),
@@ -573,6 +604,28 @@ mod tests {
         let summary = send(options, Cursor::new(text), CancellationToken::new()).await.unwrap();
         assert_eq!((summary.delivered, summary.bad_lines, summary.refused), (2, 2, 1), "{summary}");
         assert_eq!((summary.lines, summary.failed()), (5, 3));
+    }
+
+    #[tokio::test]
+    async fn what_a_worker_would_refuse_is_not_sent() {
+        let broker = broker();
+        let mut options = options(&broker);
+        let path = LocationPath::new("location").unwrap();
+        let epoch = crate::support::config::Config::default().positions.epoch;
+        options.decoder = Some(Decoder::new(path, epoch, 60));
+        options.keep_going = true;
+        let good = r#"{"location":[13,52]}"#;
+        let big = r#"{"location":[13,52],"text":"0123456789012345678901234567890123456789"}"#;
+        let lines =
+            format!("a\t{good}\nb\t{{}}\nc\t{big}\nd\tpatch\t{{}}\ne\ttouch\nf\t{{\"location\":95}}\n");
+        let summary = send_text(options, lines).await.unwrap();
+        assert_eq!((summary.delivered, summary.bad_lines), (3, 3), "{summary}");
+        let said: Vec<String> = summary.failures.iter().map(ToString::to_string).collect();
+        for (line, why) in
+            said.iter().zip(["line 2 was not delivered: a worker would refuse it: ", "line 3 ", "line 6 "])
+        {
+            assert!(line.contains(why), "{said:?}");
+        }
     }
 
     #[tokio::test]

@@ -76,6 +76,9 @@ pub enum CreateError {
     /// The campaign was cancelled.
     #[error("campaign {0} was cancelled while its list was written")]
     Cancelled(i64),
+    /// It has no ids.
+    #[error("no document is selected; no campaign was made")]
+    Empty,
     /// There was a signal.
     #[error("interrupted; no campaign was made")]
     Interrupted,
@@ -97,7 +100,7 @@ pub async fn create(
     let Some(id) = store.create(new).await? else { return Ok(None) };
     let work = async {
         let sorted = read(source, sort_options, told).await?;
-        write(store, id, new.chunk, sorted, paused).await
+        write(store, id, new, sorted, paused).await
     };
     let result = tokio::select! {
         result = work => result,
@@ -150,10 +153,11 @@ struct Piece {
 async fn write(
     store: &CampaignStore,
     id: i64,
-    size: u32,
+    new: &NewCampaign,
     sorted: Sorted,
     paused: bool,
 ) -> Result<Created, CreateError> {
+    let size = new.chunk;
     let goes_on = |is_there: bool| if is_there { Ok(()) } else { Err(CreateError::Cancelled(id)) };
     let Sorted { ids, taken, bad } = sorted;
     let mut created = Created { id, read: taken, ids: bad.len() as u64, bad: bad.len() as u64 };
@@ -167,6 +171,9 @@ async fn write(
         created.ids += ids.unsigned_abs();
     }
     cutting.await.map_err(io::Error::other)??;
+    if created.ids == 0 && !new.may_be_empty {
+        return Err(CreateError::Empty);
+    }
     goes_on(store.seal(id, paused).await?)?;
     Ok(created)
 }

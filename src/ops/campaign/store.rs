@@ -55,6 +55,8 @@ pub struct NewCampaign {
     pub rate: Option<u32>,
     /// If it is one of those that are made every so often: how often. Their name is unique then in each such period.
     pub every: Option<Duration>,
+    /// Whether it may have no ids at all.
+    pub may_be_empty: bool,
 }
 
 /// The current status of a campaign.

@@ -60,6 +60,7 @@ impl Rig {
 
     async fn campaign(&self, topic: &str, rate: Option<u32>, chunks: &[&[&[u8]]]) -> i64 {
         let new = NewCampaign {
+            may_be_empty: true,
             name: "a test".to_owned(),
             action: CampaignAction::Refeed,
             topic: topic.to_owned(),

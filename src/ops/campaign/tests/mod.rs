@@ -28,6 +28,7 @@ async fn stores() -> Vec<(Fresh, CampaignStore)> {
 
 fn new(chunk: u32) -> NewCampaign {
     NewCampaign {
+        may_be_empty: true,
         name: "a test".to_owned(),
         action: CampaignAction::Touch,
         topic: "documents".to_owned(),
