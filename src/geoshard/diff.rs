@@ -250,7 +250,7 @@ mod tests {
              33.33 % of the load moves: 2.500 of 7.500, 2 of 4 points\n\
              \n\
              from  to     cells  % of globe          load     points  around\n\
-             a     b          1     16.6667         2.500          2  Istanbul -> Tokyo\n\
+             a     b          1     16.6667         2.500          2  Delhi -> Tokyo\n\
              b     c          1     16.6667             0          0  Tokyo -> -\n"
         );
     }

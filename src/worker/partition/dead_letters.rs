@@ -35,6 +35,9 @@ pub(super) struct Delivered {
     pub id: Option<DocId>,
 }
 
+/// What to do where a record stops its partition.
+const ADVICE: &str = "set dead_letter.policy = \"topic\" and restart, or stop all workers and skip it with geofold dead-letters skip";
+
 /// No dead-letter topic is configured, so that this refusal stops the partition.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NoTopic {
@@ -51,7 +54,7 @@ impl DeadLettersInFlight {
     pub(super) fn send_record(&mut self, record: Record, bad: &BadRecord) -> Result<(), NoTopic> {
         let (offset, bytes) = (record.offset, record.bytes());
         let Some(sink) = self.sink.clone() else {
-            let reason = format!("bad record, and no dead-letter topic configured: {bad}");
+            let reason = format!("bad record, and no dead-letter topic configured: {bad}; {ADVICE}");
             return Err(NoTopic { offset, reason });
         };
         let letter = self.letter(record, bad.reason(), bad.stage(), bad.to_string());
@@ -74,7 +77,8 @@ impl DeadLettersInFlight {
         let Undeliverable { id, fold, refusal, stage, record } = refused;
         let Some(sink) = self.sink.clone() else {
             let detail = refusal.detail;
-            let reason = format!("a write was refused, and no dead-letter topic is configured: {detail}");
+            let reason =
+                format!("a write was refused, and no dead-letter topic is configured: {detail}; {ADVICE}");
             return Err(NoTopic { offset: fold.first.offset(), reason });
         };
         let Refusal { reason, detail } = &refusal;
@@ -231,6 +235,7 @@ mod tests {
         let no_topic = letters.send_record(record(5), &BadRecord::NotAnObject).unwrap_err();
         assert_eq!(no_topic.offset, 5);
         assert!(no_topic.reason.starts_with("bad record, and no dead-letter topic configured"));
+        assert!(no_topic.reason.ends_with("geofold dead-letters skip"), "{}", no_topic.reason);
         let no_topic = letters.send_write(refused(None)).unwrap_err();
         assert_eq!((no_topic.offset, no_topic.reason.contains("by a byte")), (7, true));
         assert!(letters.is_empty());

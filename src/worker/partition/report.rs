@@ -16,7 +16,11 @@ pub(super) const DEFECT: &str =
 
 /// Shows that the partition is stopped.
 pub(super) fn stopped(context: &WorkerContext, partition: i32, offset: Option<i64>, reason: &str) {
-    context.health.not_ready(stopped_part(partition), reason);
+    let shown = match offset {
+        Some(offset) => format!("{reason} (offset {offset})"),
+        None => reason.to_owned(),
+    };
+    context.health.not_ready(stopped_part(partition), shown);
     PartitionStopped { partition, offset, reason: &reason }.emit(&context.metrics);
 }
 

@@ -68,7 +68,7 @@ async fn keys_of_another_partitioner_stop_the_partition_and_name_it() {
     }
     rig.until("it says so", |rig| rig.health.missing().contains_key(&stopped_part(0))).await;
     let reason = rig.health.missing()[&stopped_part(0)].clone();
-    assert!(reason.ends_with("set kafka.partitioner = \"crc32\""), "{reason}");
+    assert!(reason.ends_with("set kafka.partitioner = \"crc32\" (offset 15)"), "{reason}");
     rig.until_watermark(15).await;
     rig.pass(Duration::from_secs(60)).await;
     assert_eq!(rig.published.watermark(), Some(15), "the 16th key decided");
