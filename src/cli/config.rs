@@ -47,9 +47,20 @@ struct InitArgs {
     /// Consumer group.
     #[arg(long, value_name = "NAME", default_value = "geofold")]
     group: String,
-    /// Dead-letter topic; without one, a record that cannot be applied stops its partition.
+    /// Topic for records that cannot be applied; it has to exist [default: TOPIC-dead-letters].
     #[arg(long, value_name = "NAME")]
     dead_letter_topic: Option<String>,
+    /// No dead-letter topic: a record that cannot be applied stops its partition until a person decides.
+    #[arg(long, conflicts_with = "dead_letter_topic")]
+    stop_at_bad_records: bool,
+}
+
+impl InitArgs {
+    /// The dead-letter topic, unless bad records stop.
+    fn letters(&self) -> Option<String> {
+        let default = || format!("{}-dead-letters", self.topic);
+        (!self.stop_at_bad_records).then(|| self.dead_letter_topic.clone().unwrap_or_else(default))
+    }
 }
 
 pub(super) fn config(args: ConfigCommandArgs) -> Result<ExitCode, Failure> {
@@ -69,8 +80,12 @@ pub(super) fn config(args: ConfigCommandArgs) -> Result<ExitCode, Failure> {
         }
     };
     file.write_all(text.as_bytes()).with_context(|| format!("writing {path}"))?;
+    let topics = match args.letters() {
+        Some(letters) => format!("the topics {} and {letters} have to exist", args.topic),
+        None => format!("the topic {} has to exist", args.topic),
+    };
     output::line(format_args!(
-        "{path} is written; continue with: geofold shards create -c {path}, then geofold check -c {path}"
+        "{path} is written; {topics}; continue with: geofold shards create -c {path}, then geofold check -c {path}"
     ))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -92,11 +107,16 @@ fn text(args: &InitArgs) -> String {
     // In a file, `${` begins the name of a variable.
     let quoted = |text: &str| toml::Value::from(text.replace("${", "$${")).to_string();
     let list = |items: &[String]| items.iter().map(|item| quoted(item.trim())).collect::<Vec<_>>().join(", ");
-    let dead_letters = match &args.dead_letter_topic {
-        Some(topic) => format!("policy = \"topic\"\ntopic = {}\n", quoted(topic)),
-        None => "# Without a topic, a record that cannot be applied stops its partition.\n\
+    let dead_letters = match args.letters() {
+        Some(topic) => format!(
+            "# A record that cannot be applied goes there, with the reason: geofold dead-letters list. The topic has to exist.\n\
+             # policy = \"stop\", without a topic, stops its partition instead.\n\
+             policy = \"topic\"\n\
+             topic = {}\n",
+            quoted(&topic)
+        ),
+        None => "# A record that cannot be applied stops its partition. policy = \"topic\" sends it to a topic instead.\n\
                  policy = \"stop\"\n\
-                 # policy = \"topic\"\n\
                  # topic = \"documents-dead-letters\"\n"
             .to_owned(),
     };
@@ -138,8 +158,9 @@ fn text(args: &InitArgs) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::support::config::DeadLetterPolicy;
 
-    fn args(topic: &str, dead_letter_topic: Option<&str>) -> InitArgs {
+    fn args(topic: &str, dead_letter_topic: Option<&str>, stop_at_bad_records: bool) -> InitArgs {
         InitArgs {
             file: "geofold.toml".into(),
             brokers: vec!["a:1".to_owned(), " b:2".to_owned()],
@@ -148,6 +169,7 @@ mod tests {
             map: "map.json".into(),
             group: "g".to_owned(),
             dead_letter_topic: dead_letter_topic.map(str::to_owned),
+            stop_at_bad_records,
         }
     }
 
@@ -157,19 +179,29 @@ mod tests {
 
     #[test]
     fn written_file_says_what_the_flags_say() {
-        let config = loaded(&args("documents", Some("bad")));
+        let config = loaded(&args("documents", Some("bad"), false));
         assert_eq!(config.kafka.brokers, ["a:1", "b:2"]);
         assert_eq!((config.kafka.topic.as_str(), config.kafka.group_id.as_str()), ("documents", "g"));
         assert_eq!(config.geoshards.map, Path::new("map.json"));
         assert_eq!(config.dead_letter.topic.as_deref(), Some("bad"));
         assert!(config.findings().is_empty(), "{:?}", config.findings());
-        let stops = loaded(&args("documents", None));
+        let stops = loaded(&args("documents", None, true));
         assert!(stops.dead_letter.topic.is_none() && stops.findings().is_empty());
     }
 
     #[test]
+    fn bad_records_go_to_a_topic_unless_they_are_to_stop() {
+        let first = loaded(&args("documents", None, false)).dead_letter;
+        assert_eq!(
+            (first.policy, first.topic.as_deref()),
+            (DeadLetterPolicy::Topic, Some("documents-dead-letters"))
+        );
+        assert_eq!(loaded(&args("documents", None, true)).dead_letter.policy, DeadLetterPolicy::Stop);
+    }
+
+    #[test]
     fn other_keys_have_their_defaults() {
-        let mut config = loaded(&args("documents", None));
+        let mut config = loaded(&args("documents", None, true));
         let default = Config::default();
         config.kafka = default.kafka.clone();
         config.elasticsearch.urls.clone_from(&default.elasticsearch.urls);
@@ -179,7 +211,7 @@ mod tests {
 
     #[test]
     fn text_of_a_flag_is_quoted() {
-        let odd = args("a\"b${X}", None);
+        let odd = args("a\"b${X}", None, false);
         assert_eq!(loaded(&odd).kafka.topic, "a\"b${X}");
         assert!(check(&text(&odd), Path::new("x")).is_err(), "no topic's name");
     }

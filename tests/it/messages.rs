@@ -186,6 +186,10 @@ fn init_writes_a_configuration_that_works_and_never_over_one() {
     assert!(!Path::new(file).exists());
     let done = init(world.brokers());
     assert_eq!(done.code, Some(0), "{done:?}");
+    assert!(done.out.contains("the topics t and t-dead-letters have to exist"), "{done:?}");
+    let early = geofold(&["check", "--config", file]);
+    assert!(early.code == Some(1) && early.out.contains("t-dead-letters"), "{early:?}");
+    world.create_topic("t-dead-letters");
     let checked = geofold(&["check", "--config", file]);
     assert_eq!(checked.code, Some(0), "{checked:?}");
     let before = fs::read_to_string(file).unwrap();
@@ -198,10 +202,51 @@ fn lines_that_failed_are_named() {
     let world = Standins::start();
     let config = world.write("c.toml", "");
     let lines = world.folder.path().join("lines");
-    fs::write(&lines, "a\t{}\nb\nc\tupsert\t{}\nd\t{}\n").unwrap();
-    let said = world.geofold(&config, &["send", lines.to_str().unwrap(), "--keep-going"]);
-    refuses(&said, 1, &["line 2", "line 3", "\"upsert\" is no operation"]);
-    assert!(said.out.contains("2 records delivered") && said.out.contains("2 bad lines"), "{said:?}");
+    fs::write(&lines, "a\tpatch\t{}\nb\nc\tupsert\t{}\nd\t{\"name\":1}\ne\ttouch\n").unwrap();
+    let lines = lines.to_str().unwrap();
+    let said = world.geofold(&config, &["send", lines, "--keep-going"]);
+    refuses(
+        &said,
+        1,
+        &[
+            "line 2",
+            "line 3",
+            "\"upsert\" is no operation",
+            "line 4 was not delivered: a worker would refuse it",
+        ],
+    );
+    assert!(said.out.contains("2 records delivered") && said.out.contains("3 bad lines"), "{said:?}");
+    let said = world.geofold(&config, &["send", lines, "--keep-going", "--unchecked"]);
+    assert!(said.out.contains("3 records delivered") && said.out.contains("2 bad lines"), "{said:?}");
+}
+
+#[test]
+fn campaign_without_documents_has_to_be_confirmed() {
+    let world = Standins::start();
+    let database = format!("[database]\nurl = \"sqlite:{}/c.sqlite\"\n", world.folder.path().display());
+    let config = world.write("c.toml", &database);
+    let create = ["campaign", "create", "--action", "touch", "--all"];
+    let said = world.geofold(&config, &create);
+    refuses(&said, 1, &["--yes", "no document is selected; no campaign was made"]);
+    assert_eq!(world.geofold(&config, &["campaign", "list", "--json"]).json(), serde_json::json!([]));
+    assert_eq!(world.geofold(&config, &[&create[..], &["--yes"]].concat()).code, Some(0));
+}
+
+#[test]
+fn stop_of_a_partition_names_offset_and_remedy() {
+    let world = Standins::start();
+    let config = world.write("c.toml", "");
+    world.produce_record("a", Some(r#"{"location":[1,2]}"#), OwnedHeaders::new());
+    world.produce_record("b", Some("{"), OwnedHeaders::new());
+    let worker = Worker::start(world.folder.path(), &config, &[]);
+    let url = format!("http://{}/readyz", worker.address());
+    let shown = crate::wait::wait_for("the partition to stop", || {
+        let text = reqwest::blocking::get(&url).ok()?.text().ok()?;
+        text.contains("bad record").then_some(text)
+    });
+    for words in ["partition 0", "(offset 1)", "dead_letter.policy", "geofold dead-letters skip"] {
+        assert!(shown.contains(words), "no {words:?} in {shown}");
+    }
 }
 
 /// Answers each request with these bytes.
