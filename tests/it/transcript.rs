@@ -141,7 +141,7 @@ fn write_the_transcript() {
 
     page.heading("The demo on a terminal of 80 columns");
     let screen = demo_screen();
-    let _ = write!(page.text, "\n```text\n{screen}```\n");
+    let _ = write!(page.text, "\n```text\n{}\n```\n", screen.trim_end());
 
     page.heading("The 55 geoshards of the sample map");
     page.say("![The globe with 55 geoshards, each with its id and largest city](geoshards.png)");
