@@ -40,7 +40,7 @@ impl Page {
             said.code.filter(|code| *code != 0).map_or(String::new(), |code| format!("exit code {code}\n"));
         let _ = write!(
             self.text,
-            "\n```text\n$ geofold {}\n{}{}{code}```\n",
+            "\n```text\n% geofold {}\n{}{}{code}```\n",
             arguments.join(" "),
             self.plain(&said.out),
             self.plain(&said.err)
