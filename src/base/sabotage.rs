@@ -5,7 +5,7 @@
 //! so a normal build contains nothing of this: no flag, no variable, no branch. With the feature, a sabotage is chosen
 //! once for the process ([`choose`]; `geofold run --sabotage NAME`), or for one thread and one closure ([`with`]).
 //!
-//! Tests that find them (docs/reliability.md has the list):
+//! What finds them:
 //! - the model, `tests/model`: every order of events of one document, within bounds;
 //! - the simulation, `tests/simulation`: most of them, on the whole partition task;
 //! - the random histories of `core/mover/tests/histories.rs`, with zombies at every step, late requests and two maps: all
@@ -17,6 +17,21 @@
 //! - [`Sabotage::CacheSurvivesAssignment`] by none: an owner writes every placement until a batch deadline has passed since
 //!   its assignment, if offsets are missing since the remembered commit, which repairs its cache. Showing it takes a
 //!   partition that returns to a worker later. The model finds the same by its own weakening.
+//!
+//! By name:
+//! - model, simulation, unit tests: `DeleteFirst`, `ExternalVersion`, `StaleIsDone`, `NoWriteAhead`, `WriteAheadBeside`,
+//!   `DecideAgainAtEqualPosition`, `DeleteWithoutVersion`, `NothingFoundIsDone`, `CommitAboveFailed`, `CommitAboveParked`,
+//!   `CommitAboveSweeps`, `ForgetOnFailure`, `LoseAFold`
+//! - model, unit tests: `InPlaceDespiteTargets`, `WrittenIsDone`, `RefusedIsDeleted`, `MissingIsDeleted`, `FinishingSweepsAnyway`,
+//!   `SecondLookIsBelieved`, `FetchedIsNotRecorded`, `GoneIsNotRecorded`, `RefusedStays`, `MisplacedIsResumed`
+//! - unit tests, harmless within the model's bounds: `InPlaceOverItsOwnRecord`, `OldRecordsDecide`, `IgnoreNewerLeftover`,
+//!   `RefusedInPlaceIsNotRecorded`, `OldAnswerIsBelieved`, `PartitionsAreComparable`, `StaleBaseIsBelieved`
+//!   (`core/mover/tests/`); `ClaimIsNotAsked` (the model by a weakening)
+//! - model: `CacheSurvivesAssignment` (`CacheIsKept`), `ResumedSweepsAtOnce`, `InPlaceDespiteFacets`, `InPlaceHasNoEdges`,
+//!   weakenings of what surrounds the code; also by simulation: `HistoryIsCutToOne`, `HistoryIsCutToTwo`, `HistoryIsOneBase`,
+//!   `DeleteBeforeSeen` (and `migrate::`, the demo)
+//! - simulation: `SkipRetry`, `InPlaceWithTwoMaps` (also model), `LettersAreNotAwaited`
+//! - processes: `ActivateUnconfirmed` (`migrate::`)
 
 /// A rule that can be disabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
