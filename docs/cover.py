@@ -1,5 +1,19 @@
 #!/usr/bin/env python3
-"""Which geoshards a circle, a box or a polygon touches: the rule that cover.md outlines, to be read and to be translated.
+"""Which geoshards a circle, a box or a polygon touches: the rule, to be read and to be translated.
+
+The map is a list of ranges of S2 leaf cell ids, each from its `from` up to the next one's. A cell covers a range of leaves. The
+walk begins with the six faces of the cube. For each cell find the ranges that hold some of its leaves. If all their geoshards are
+in the cover, skip the cell. Otherwise compare it with the grown shape:
+
+- outside: skip;
+- inside: add all its geoshards;
+- meets: add its geoshard if there is one only, else visit the four children;
+- near (undecided): visit the children.
+
+It ends, since ranges begin at leaves and a leaf is never near. A circle is compared with a cell on the sphere, a circle of more
+than 90 degrees as the outside of the opposite one. A box or polygon is compared in degrees with the smallest latitude-longitude
+rectangle that holds the cell, grown by the margin, unturned and turned by 360 degrees both ways. It is near where a side crosses
+the rectangle, down to cells of about 1/1024 of the outline's length; this only affects tightness.
 
     cover.py MAP --circle LAT,LON,METRES
     cover.py MAP --box TOP,LEFT,BOTTOM,RIGHT
