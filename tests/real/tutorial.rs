@@ -46,6 +46,7 @@ impl Scene {
         );
         scene.program("bin/cargo", "");
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_geofold"), scene.at("bin/geofold")).unwrap();
+        std::os::unix::fs::symlink(concat!(env!("CARGO_MANIFEST_DIR"), "/docs"), scene.at("docs")).unwrap();
         scene
     }
 
