@@ -1,6 +1,7 @@
 //! Every shell block of the documents is run, or says why it is not; and every link within the repository leads somewhere.
 //!
-//! A block is not run if the line before it is `<!-- not run: REASON -->`. The others of a page run as one script, in order,
+//! A block is not run if the line before it is `<!-- not run: REASON -->`, and none of a page with the line
+//! `<!-- none is run: REASON -->`. The others of a page run as one script, in order,
 //! in a folder of their own, on the stand-ins: `geofold` is the binary under test; an embedded broker, a stand-in for
 //! Elasticsearch and a source of truth answer where the configuration points, and a worker runs where a page takes one for
 //! granted. A command that fails, fails the test. In the README's quick start alone, the lines that start servers and build
@@ -47,12 +48,13 @@ struct Block {
 
 fn blocks(page: &str) -> Vec<Block> {
     let (mut blocks, mut open, mut before): (Vec<Block>, Option<Block>, &str) = (Vec::new(), None, "");
+    let reason = |line: &str, mark: &str| Some(line.strip_prefix(mark)?.strip_suffix(" -->")?.to_owned());
+    let none_is_run = page.lines().find_map(|line| reason(line, "<!-- none is run: "));
     for (number, line) in page.lines().enumerate() {
         let bare = line.trim();
         match &mut open {
             None if ["```sh", "```bash", "```shell", "```console"].contains(&bare) => {
-                let reason = before.strip_prefix("<!-- not run: ").and_then(|rest| rest.strip_suffix(" -->"));
-                let not_run = reason.map(str::to_owned);
+                let not_run = reason(before, "<!-- not run: ").or_else(|| none_is_run.clone());
                 open = Some(Block { line: number + 1, script: String::new(), not_run });
             }
             Some(_) if bare == "```" => blocks.extend(open.take()),
@@ -607,6 +609,8 @@ fn blocks_are_found_with_their_reasons_and_a_failing_one_is_noticed() {
     let found = blocks(page);
     let seen: Vec<_> = found.iter().map(|block| (block.line, block.not_run.as_deref())).collect();
     assert_eq!(seen, [(2, None), (7, Some("takes an hour")), (13, None)]);
+    let none = blocks("<!-- none is run: elsewhere -->\n```sh\ntrue\n```\n");
+    assert_eq!(none[0].not_run.as_deref(), Some("elsewhere"));
     let script = script(&found);
     assert!(!script.contains("sleep"), "{script}");
     let scene = Scene::new("");
