@@ -1,4 +1,5 @@
-//! Names of the record headers that geofold reads and writes; docs/dead-letters.md describes those of dead letters.
+//! Names of the record headers that geofold reads (`worker/record.rs`) and writes (`io/send/`, `worker/dead_letter.rs`);
+//! docs/dead-letters.md describes those of dead letters.
 
 /// The operation of a record: `index`, `delete`, `patch`, `touch` or `refeed`.
 pub const OP_HEADER: &str = "geofold-op";

@@ -26,7 +26,7 @@ enum Command {
 
 /// Write a short, commented configuration file; never over an existing one.
 ///
-/// The values are checked first. docs/configuration.md lists every key. Continue with `geofold shards create` and `geofold check`.
+/// The values are checked first. config/geofold.toml describes every key. Continue with `geofold shards create` and `geofold check`.
 #[derive(Debug, Args)]
 struct InitArgs {
     /// File to write.
@@ -121,7 +121,7 @@ fn text(args: &InitArgs) -> String {
             .to_owned(),
     };
     format!(
-        "# Written by geofold config init. Every key: docs/configuration.md. Environment variables override a key:\n\
+        "# Written by geofold config init. Every key: config/geofold.toml of the repository. Environment variables override a key:\n\
          # GEOFOLD_KAFKA__TOPIC is kafka.topic. Write secrets as \"${{NAME}}\", or name a file: elasticsearch.password_file.\n\n\
          [kafka]\n\
          brokers = [{brokers}]\n\

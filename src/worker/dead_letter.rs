@@ -52,7 +52,8 @@ pub struct Origin {
 }
 
 impl DeadLetter {
-    /// The dead letters of a refused fold: one, or one per patch if the patches do not compose.
+    /// The dead letters of a refused fold: one, or one per patch if the patches do not compose. Its records are gone: of
+    /// their headers only the operation is there.
     pub fn for_fold(
         id: &DocId,
         fold: &Fold,

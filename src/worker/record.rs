@@ -9,7 +9,7 @@ use rdkafka::message::{BorrowedMessage, Headers, OwnedHeaders};
 
 use super::budget::RECORD_OVERHEAD_BYTES;
 use crate::base::headers::OP_HEADER;
-use crate::core::decode::OP_TWICE;
+use crate::core::decode::{OP_TWICE, RawRecord};
 
 /// One Kafka record.
 #[derive(Debug, Clone)]
@@ -66,6 +66,17 @@ impl Record {
             (header.key, header.value).hash(&mut hasher);
         }
         hasher.finish()
+    }
+
+    /// What decoding reads of it: a header that it needs is a field of [`RawRecord`].
+    pub fn raw(&self, partition: i32) -> RawRecord<'_> {
+        RawRecord {
+            partition,
+            offset: self.offset,
+            key: self.key.as_deref(),
+            value: self.value.clone(),
+            op: self.op(),
+        }
     }
 
     /// The value of the `geofold-op` header; [`OP_TWICE`], which is no operation, if there are several.

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::rehearsal::DryRunElastic;
 pub use self::step::{Does, DryRunStep, Sums};
 use crate::base::ids::DocId;
-use crate::core::decode::{Decoder, RawRecord, Undecoded};
+use crate::core::decode::{Decoder, Undecoded};
 use crate::core::fold::Fold;
 use crate::core::mover::{Entry, MoverState, Outcome, RetryState, UNANSWERED};
 use crate::core::placement::Placement;
@@ -159,14 +159,7 @@ impl DryRun {
         if self.stopped.contains(&partition) {
             return Ok(Err(DryRunStep::unreached(partition, record)));
         }
-        let raw = RawRecord {
-            partition,
-            offset: record.offset,
-            key: record.key.as_deref(),
-            value: record.value.clone(),
-            op: record.op(),
-        };
-        let write = match self.decoder.decode(raw, &mut self.schemas) {
+        let write = match self.decoder.decode(record.raw(partition), &mut self.schemas) {
             Ok(write) => write,
             Err(Undecoded::Lacks(schema)) => return Err(schema),
             Err(Undecoded::Bad(bad)) => {

@@ -72,14 +72,7 @@ async fn carry_out(
     let mut state = Some(state);
     let mut after = Vec::new();
     for (partition, record) in records {
-        let raw = RawRecord {
-            partition: *partition,
-            offset: record.offset,
-            key: record.key.as_deref(),
-            value: record.value.clone(),
-            op: record.op(),
-        };
-        let write = decoder.decode(raw, &mut Schemas::new()).unwrap();
+        let write = decoder.decode(record.raw(*partition), &mut Schemas::new()).unwrap();
         let map = state.as_ref().unwrap().rules.map.clone();
         let (id, fold) = Fold::from_write(write, |at| map.locate(at).clone());
         let mut entries =

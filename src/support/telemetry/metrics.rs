@@ -1,5 +1,8 @@
 //! Every metric of the worker: one struct of handles on a registry of its own.
 //!
+//! A new metric is a field of [`Metrics`], or of the struct of its subject in a file beside this one; it is registered in
+//! `new`, counted where it happens, and shown in `dashboards/`.
+//!
 //! Nothing here is global, so that several workers (and tests) live in one process. Names begin with `geofold_`, units
 //! are seconds, bytes, records and documents; labels are a partition's number or one of a closed set of words, never a
 //! document's id. A partition's handles are made once per assignment ([`Metrics::partition`]); when it is revoked, its

@@ -4,7 +4,7 @@ use super::dead_letters::NoTopic;
 use super::record_sequence::Order;
 use super::task::PartitionTask;
 use crate::base::ids::DocId;
-use crate::core::decode::{BadRecord, RawRecord, Undecoded};
+use crate::core::decode::{BadRecord, Undecoded};
 use crate::core::schemas::SchemaId;
 use crate::core::write::Write;
 use crate::io::registry::CachedSchema;
@@ -62,7 +62,7 @@ impl PartitionTask {
     /// Decodes a record into its write or its defect; holds it back while its schema is unknown.
     fn decode(&mut self, record: Record) {
         let cost = record.bytes();
-        match self.partition.context.decoder.decode(self.raw(&record), &mut self.schemas) {
+        match self.partition.context.decoder.decode(record.raw(self.partition.number), &mut self.schemas) {
             Ok(write) => {
                 self.traces.note(&write.id, record.headers.as_ref(), record.offset);
                 self.ledger.take(write, self.partition.context.clock.now());
@@ -73,16 +73,6 @@ impl PartitionTask {
         }
         self.partition.meter.dequeued(cost);
         self.update_held_bytes();
-    }
-
-    fn raw<'a>(&self, record: &'a Record) -> RawRecord<'a> {
-        RawRecord {
-            partition: self.partition.number,
-            offset: record.offset,
-            key: record.key.as_deref(),
-            value: record.value.clone(),
-            op: record.op(),
-        }
     }
 
     /// Dead-letters a record that cannot be decoded.
@@ -146,7 +136,7 @@ impl PartitionTask {
 
     pub(super) fn decode_again(&mut self, id: &DocId, record: &Record) -> Result<Write, String> {
         let offset = record.offset;
-        match self.partition.context.decoder.decode(self.raw(record), &mut self.schemas) {
+        match self.partition.context.decoder.decode(record.raw(self.partition.number), &mut self.schemas) {
             Ok(write) if write.id == *id => Ok(write),
             Ok(_) => Err(format!("offset {offset} now holds another document")),
             Err(Undecoded::Bad(bad)) => Err(format!("offset {offset} can no longer be decoded: {bad}")),

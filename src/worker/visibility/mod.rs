@@ -2,8 +2,10 @@
 //!
 //! A write acknowledged before a refresh of its geoshard began is found once that refresh is answered. A writer
 //! subscribes here and is notified when a refresh that began later has succeeded. All waiters of a geoshard share one
-//! refresh; there is one per geoshard at a time, and never more at once than Elasticsearch has threads for (`queue.rs`,
-//! pure). Where Elasticsearch refreshes by itself, its refreshes are counted and waited for.
+//! refresh; there is one per geoshard at a time, and never more at once than Elasticsearch has threads for. `queue.rs`,
+//! pure, decides when (`Shard::due_at`): whatever it delays holds back old copies and committed offsets, and runs
+//! of jobs fail after their timeout and are repeated. Where Elasticsearch refreshes by itself, its refreshes are counted and
+//! waited for.
 
 mod queue;
 mod threads;

@@ -272,6 +272,8 @@ impl<W> Shard<W> {
         counted.chain(self.asked.take()).chain(self.unseen.take()).reduce(Unseen::and)
     }
 
+    /// When its next refresh may start; `None` until a request or an answer comes. Rules of time belong here: both
+    /// [`Queue::start`] and [`Queue::next_due`] follow it.
     fn due_at(&self) -> Option<Instant> {
         if self.running.is_some() {
             return None;
