@@ -3,7 +3,7 @@
 //!
 //! `GEOFOLD_UPDATE=1 cargo test --test it dashboards` updates docs/metrics.tsv.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
