@@ -371,6 +371,28 @@ async fn planar_distances_over_the_antimeridian_stop_early_only_where_nothing_ne
     }
 }
 
+/// Where only a text is left to decide, Elasticsearch does: a date with a `format` sorts otherwise than it is shown.
+#[tokio::test]
+async fn hits_of_two_rounds_that_tie_up_to_a_text_are_asked_for_by_one_request() {
+    let face = |face: u64| {
+        (if face == 0 { 0 } else { (face << 61) | 1 }, ShardId::new(&format!("s{face}")).unwrap())
+    };
+    let map = Arc::new(GeoshardMap::new(1, "faces", (0..6).map(face).collect()).unwrap());
+    let rig = Rig::new(std::slice::from_ref(&map), RouteConfig::default()).await;
+    let to_the = |side: &str, lon: f64, tag: &str| json!({"id": side, "location": {"lat": 0.0, "lon": lon}, "tag": tag});
+    let documents = [to_the("east", 90.0, "b"), to_the("west", -90.0, "a"), to_the("far west", -91.0, "a")];
+    let placed = |document| (format!("p-{}", map.locate(place(document))), 5, document);
+    rig.write(&documents.iter().map(placed).collect::<Vec<_>>()).await;
+    let ties = rig.service.metrics.retried.of(Retried::Ties);
+    let distance = json!({"_geo_distance": {"location": [0.0, 0.0]}});
+    for (further, expected, repeated) in [("n", ["east", "west"], 0), ("tag", ["west", "east"], 1)] {
+        let body = json!({"sort": [distance, further], "size": 2, "track_total_hits": false});
+        let found = rig.search(&body).await.unwrap();
+        assert_eq!(ids(&serde_json::from_slice(&found.body).unwrap()), expected, "{further}");
+        assert_eq!(ties.get(), repeated, "{further}");
+    }
+}
+
 /// A map of two halves of the globe's faces.
 fn halves() -> Arc<GeoshardMap> {
     let shard = |id| ShardId::new(id).unwrap();
