@@ -102,7 +102,8 @@ fn no_hit_is_outside_of_the_cover_and_a_search_finds_all_of_them() {
     let file = folder.path().join("map.json");
     std::fs::write(&file, map.to_json()).unwrap();
     let world = World::new(WorldOptions {
-        config: vec![("geoshards", format!("map = {file:?}"))],
+        // A search may take long on a busy machine.
+        config: vec![("geoshards", format!("map = {file:?}")), ("route", "timeout = \"60s\"".to_owned())],
         ..WorldOptions::default()
     });
     send_all(&world, folder.path(), &places);

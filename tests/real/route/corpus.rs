@@ -70,6 +70,8 @@ impl Corpus {
             config: vec![
                 ("geoshards", format!("map = {file:?}")),
                 ("geoshards", format!("index_template = {template:?}")),
+                // A search may take long on a busy machine.
+                ("route", "timeout = \"60s\"".to_owned()),
             ],
             ..WorldOptions::default()
         });
