@@ -216,7 +216,9 @@ fn two_maps_that_agree_about_a_place_are_live() {
     let compacting = compacted(3, &[Index(0), Index(1)], &setting);
     holds("3 records of 2 kinds, 2 workers, 2 maps that agree, compacted", &compacting);
     // To the place that they agree about, from the others, and the other way.
-    let bad = kinds(&[Index(1), Spoil(0), Heal, Index(0), Bad(0), Spoil(1)], 4);
+    let all_bad = [Index(1), Spoil(0), Heal, Index(0), Bad(0), Spoil(1)];
+    holds("2 records of 6 kinds, 2 workers, 2 maps that agree, refused", &refused(2, &all_bad, &setting));
+    let bad = kinds(&all_bad, 3);
     let what = format!("3 records of {} kinds, 2 workers, 2 maps that agree, refused", bad.len());
     holds(&what, &refused(3, bad, &setting));
 }
