@@ -118,18 +118,20 @@ pub fn costs(stack: &Path, racer: u32) -> Result<[f64; 3]> {
 }
 
 impl Field {
-    /// Makes topic, indices and people, and starts a worker. `elasticsearch` is where the worker writes to.
+    /// Makes topic, indices and people, and starts a worker. `elasticsearch` is where the worker writes to; `more` is added to
+    /// its configuration.
     pub fn prepare(
         options: &Options,
         elasticsearch: &str,
         partitions: i32,
         documents: usize,
+        more: &str,
     ) -> Result<Self> {
         let name = fresh_name("race")?;
         let topic = Topic::create(&options.kafka, &name, partitions)?;
         // Each partition has its share of the placements, and not exactly its share of the people.
         let cached = config::MemoryConfig::default().cached_placements.max(documents / 3 * 4);
-        let mut more = format!("[memory]\ncached_placements = {cached}\n");
+        let mut more = format!("{more}[memory]\ncached_placements = {cached}\n");
         if options.tally {
             topic::make(&options.kafka, &format!("{name}-increments"), 1)?;
             more += "[tally]\ngeoshard = true\n\n[tally.facets]\ntags = \"tags\"\nage = \"age\"\n";
@@ -229,6 +231,11 @@ impl Field {
         self.lap_of_geofold(&events, &["indexed", "folded"])
     }
 
+    /// Elasticsearch refreshes the geoshards so often by itself.
+    pub fn refresh_every(&self, interval: &str) -> Result<()> {
+        refresh_every(&format!("{}/{}-", self.elasticsearch, self.name), interval)
+    }
+
     /// Everybody to another geoshard.
     pub fn moves(&mut self) -> Result<Lap> {
         self.crowd.travel()?;
@@ -308,7 +315,10 @@ impl Field {
         let began = Instant::now();
         self.topic.show()?;
         self.worker.wait_until_done(events as u64, &before, outcomes)?;
-        let lap = Lap::new(events, began.elapsed(), costs_before, costs(&self.stack, self.worker.pid())?);
+        let took = began.elapsed();
+        // That old copies of documents that moved go later is part of the costs.
+        self.worker.wait_until_swept()?;
+        let lap = Lap::new(events, took, costs_before, costs(&self.stack, self.worker.pid())?);
         Ok(lap.with_operations(events, operations_before, self.worker.operations()?))
     }
 

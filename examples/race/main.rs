@@ -152,7 +152,8 @@ fn main() -> Result<()> {
 }
 
 fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
-    let mut field = Field::prepare(options, &options.elasticsearch, options.partitions, options.documents)?;
+    let mut field =
+        Field::prepare(options, &options.elasticsearch, options.partitions, options.documents, "")?;
     let mut peer = match &options.peer {
         Some(binary) => Some(Peer::prepare(options, binary)?),
         None => None,
@@ -199,10 +200,7 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
         }
     }
     if options.runs("moves") {
-        for round in 0..=rounds.min(2) {
-            report.add(round, Workload::Moves, Racer::Geofold, field.moves()?);
-            report.add(round, Workload::Moves, Racer::Naive, field.naive_moves()?);
-        }
+        race_moves(options, &mut field, report)?;
     }
     if options.runs("day") {
         for round in 0..=rounds.min(2) {
@@ -213,13 +211,34 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
     field.check_count()
 }
 
+/// Everybody moves, in indices that are refreshed as those that somebody searches.
+fn race_moves(options: &Options, field: &mut Field, report: &mut Report) -> Result<()> {
+    let more = "[moves]\nvisibility = \"realtime\"\n";
+    let mut realtime =
+        Field::prepare(options, &options.elasticsearch, options.partitions, options.documents, more)?;
+    realtime.first_documents()?;
+    for field in [&*field, &realtime] {
+        field.refresh_every("1s")?;
+    }
+    for round in 0..=options.rounds {
+        let mut racers = [Racer::Geofold, Racer::Realtime];
+        racers.rotate_left(round % 2);
+        for racer in racers {
+            let field = if racer == Racer::Geofold { &mut *field } else { &mut realtime };
+            report.add(round, Workload::Moves, racer, field.moves()?);
+        }
+        report.add(round, Workload::Moves, Racer::Naive, field.naive_moves()?);
+    }
+    realtime.check_count()
+}
+
 /// geofold against an Elasticsearch that does nothing, beside a consumer that does nothing.
 fn without_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
     let nothing = null::NullElasticsearch::start(&options.elasticsearch)?;
     let people = SINK_PEOPLE.min(options.backlog).max(1);
     let steps = options.backlog.min(SINK_RECORDS) / people;
     if options.runs("null-sink") {
-        let mut field = Field::prepare(options, nothing.url(), options.partitions, people)?;
+        let mut field = Field::prepare(options, nothing.url(), options.partitions, people, "")?;
         field.first_documents()?;
         for round in 0..=options.rounds {
             report.add(round, Workload::NullSink, Racer::Geofold, field.steps(steps)?);
@@ -229,7 +248,7 @@ fn without_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
     }
     if options.runs("partitions") {
         for (count, workload) in [(1, Workload::OnePartition), (64, Workload::ManyPartitions)] {
-            let mut field = Field::prepare(options, nothing.url(), count, people)?;
+            let mut field = Field::prepare(options, nothing.url(), count, people, "")?;
             field.first_documents()?;
             for round in 0..=options.rounds {
                 report.add(round, workload, Racer::Geofold, field.in_place(Racer::Geofold, round, false)?);
@@ -237,7 +256,7 @@ fn without_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
         }
     }
     if options.runs("backlog") {
-        let mut field = Field::prepare(options, nothing.url(), options.partitions, options.documents)?;
+        let mut field = Field::prepare(options, nothing.url(), options.partitions, options.documents, "")?;
         report.backlog = Some((options.backlog, field.backlog(options.backlog)?));
     }
     Ok(())

@@ -175,6 +175,24 @@ impl Worker {
         }
     }
 
+    /// Waits until no old copy of a document that moved is left.
+    pub fn wait_until_swept(&mut self) -> Result<()> {
+        const TIMEOUT: Duration = Duration::from_secs(60);
+        let began = Instant::now();
+        loop {
+            self.check_is_running()?;
+            let text = self.metrics()?;
+            let sweeps = text.lines().filter(|line| line.starts_with("geofold_sweeps{"));
+            if sweeps.clone().count() > 0 && sweeps.clone().all(|line| line.ends_with(" 0")) {
+                return Ok(());
+            }
+            if began.elapsed() > TIMEOUT {
+                bail!("old copies are left after {TIMEOUT:?}: {:?}", sweeps.collect::<Vec<_>>());
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     fn check_that_none_is_stopped(&self) -> Result<()> {
         let text = self.metrics()?;
         let mut stopped = text.lines().filter_map(|line| line.strip_prefix("geofold_stopped_partitions "));

@@ -62,6 +62,8 @@ impl Workload {
 pub enum Racer {
     /// What it is all about.
     Geofold,
+    /// The same with `moves.visibility = "realtime"`: searches miss documents that move.
+    Realtime,
     /// The raw loader.
     Raw,
     /// Redpanda Connect.
@@ -77,6 +79,7 @@ impl Racer {
     pub fn name(self) -> &'static str {
         match self {
             Self::Geofold => "geofold",
+            Self::Realtime => "geofold, realtime",
             Self::Raw => "raw",
             Self::Peer => "peer",
             Self::Naive => "naive",
@@ -295,7 +298,7 @@ impl Report {
         let cpu = |workload, racer| self.median(workload, racer, |lap| lap.cpu[0]);
         let speed = |workload, racer| self.median(workload, racer, |lap| lap.speed);
         let quotient = |one: Option<f64>, other: Option<f64>| Some(one? / other?);
-        use Racer::{Consumer, Geofold, Naive, Peer, Raw};
+        use Racer::{Consumer, Geofold, Naive, Peer, Raw, Realtime};
         use Workload::{Cold, HotKeys, InPlace, ManyPartitions, Moves, New, NullSink, OnePartition};
         let per_core = |racer| Some(1e6 / cpu(NullSink, racer)?);
         let targets = [
@@ -305,6 +308,12 @@ impl Report {
             ("new documents: × raw loader", 0.95, self.ratio(New, Raw), true),
             ("hot keys: × peer", 20.0, self.ratio(HotKeys, Peer), true),
             ("moves: × naive flow", 20.0, self.ratio(Moves, Naive), true),
+            (
+                "moves that searches never miss: × those that they may miss",
+                0.9,
+                self.ratio(Moves, Realtime),
+                true,
+            ),
             (
                 "null sink, records per CPU second: × bare consumer",
                 0.5,
