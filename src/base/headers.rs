@@ -4,16 +4,19 @@
 /// The operation of a record: `index`, `delete`, `patch`, `touch` or `refeed`.
 pub const OP_HEADER: &str = "geofold-op";
 
+/// `NAME:SHARD` of a distribution whose dead letter this is.
+pub const DISTRIBUTION_HEADER: &str = "geofold-distribution";
+
 /// Start of the names of headers that say what is wrong with a dead letter.
 pub const ERROR_HEADERS: &str = "geofold-error-";
 
 /// Reason code of a dead letter.
 pub const REASON_HEADER: &str = "geofold-error-reason";
 
-/// The step that refused it: `decode`, `fold` or `write`.
+/// The step that refused it: `decode`, `fold`, `write` or `distribution`.
 pub const STAGE_HEADER: &str = "geofold-error-stage";
 
-/// The reason for people.
+/// Human-readable reason.
 pub const DETAIL_HEADER: &str = "geofold-error-detail";
 
 /// The topic of its record.

@@ -44,8 +44,8 @@ use slab::Slab;
 ///
 /// Wherever two values meet, the caller's `merge(&key, &mut older, newer)` makes one of them, in order of arrival.
 ///
-/// A key's values stay in one slot while it is dirty, in either set: both orders lead to the slot, so that
-/// a key is hashed when it comes and when it goes, and a value is moved no more often.
+/// A key's values stay in one slot while it is dirty, in either set. Both orders lead to the slot, so a key is hashed
+/// only on insertion and removal, and a value is moved no more often.
 #[derive(Debug, Clone)]
 pub struct DirtySet<K, V> {
     /// The slot of each dirty key. The hash is keyed at random: producers choose the keys.

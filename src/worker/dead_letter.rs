@@ -30,7 +30,7 @@ pub struct DeadLetter {
     pub headers: OwnedHeaders,
     /// Reason code.
     pub reason: &'static str,
-    /// The step that refused it: `decode`, `fold` or `write`.
+    /// The step that refused it: `decode`, `fold`, `write` or `distribution`.
     pub stage: &'static str,
     /// Human-readable detail.
     pub detail: String,

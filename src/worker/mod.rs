@@ -12,6 +12,7 @@
 //! | `budget.rs` | bytes held; which partitions must stop reading |
 //! | `drive.rs` | runs a batch of the mover against Elasticsearch |
 //! | `record.rs` | an owned record |
+//! | `reread.rs` | reads records of a split fold again |
 //! | `topic_watch.rs` | detects a re-created or repartitioned topic |
 //! | `visibility/` | refreshes that sweeps wait for |
 //! | `distribution/` | work that follows every change: refreshes, webhooks, records |

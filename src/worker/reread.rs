@@ -24,7 +24,7 @@ const POLL: Duration = Duration::from_millis(100);
 /// Maximum bytes of all records of one fold.
 const MAX_BYTES: usize = 8 << 20;
 
-/// A record that is no further on is read on to: to begin anew elsewhere takes longer than so many records.
+/// If the next offset is at most this far ahead, reading goes on to it: a seek takes longer.
 const NEAR: i64 = 1_000;
 
 /// Where records can be read once more.

@@ -67,7 +67,7 @@ pub struct Fold {
     pub later: Vec<Position>,
 }
 
-/// A fold of up to so many records is taken apart again where it cannot be carried out.
+/// Maximum records of a fold that can be split again if it cannot be carried out.
 pub const MAX_SEPARABLE: usize = 256;
 
 impl Fold {

@@ -163,7 +163,7 @@ pub enum Outcome {
     },
     /// The source must be asked: after its answer the entry joins a batch from step 1.
     Fetch,
-    /// It joins the next batch, from step 1.
+    /// Retried from step 1: in the next batch if there was no answer, otherwise after a pause (`worker/ledger/apart.rs`).
     Again {
         /// Reason code for metrics.
         reason: &'static str,
@@ -175,8 +175,8 @@ pub enum Outcome {
 /// Reason of an [`Outcome::Again`]: the placement was set back after a refusal.
 pub const SET_BACK: &str = "set_back";
 
-/// The reason of an [`Outcome::Again`] whose fold was refused before anything was recorded for its last record: so those that the placement
-/// does not know may be tried one by one. Only where [`MoverState::separates`] says so.
+/// Reason of an [`Outcome::Again`]: the fold was refused before its last position was recorded, so the records beyond the placement's
+/// position may be tried one by one. Only where [`MoverState::separates`] says so.
 pub const REFUSED_FOLD: &str = "refused_fold";
 
 /// Reason of an [`Outcome::Again`]: waits until more of its partition is committed.

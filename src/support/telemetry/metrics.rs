@@ -1,7 +1,8 @@
 //! Every metric of the worker: one struct of handles on a registry of its own.
 //!
 //! A new metric is a field of [`Metrics`], or of the struct of its subject in a file beside this one; it is registered in
-//! `new`, counted where it happens, and shown in `dashboards/`.
+//! `new`, counted where it happens (with its log line in `events.rs`, if it has one), and shown in `dashboards/`. A new label name
+//! goes into the list in the tests below.
 //!
 //! Nothing here is global, so that several workers (and tests) live in one process. Names begin with `geofold_`, units
 //! are seconds, bytes, records and documents; labels are a partition's number or one of a closed set of words, never a
@@ -39,7 +40,7 @@ label! {
         Indexed => "indexed",
         /// Its document was deleted.
         Deleted => "deleted",
-        /// A newer record of the same document took it in.
+        /// It was folded into a newer record of the same document.
         Folded => "folded",
         /// Elasticsearch had this version or a newer one.
         AlreadyApplied => "already_applied",

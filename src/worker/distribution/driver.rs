@@ -16,6 +16,7 @@ use super::run_after::Mark;
 use super::scheduler::{JobKey, SettledUpdates, UpdateGroup};
 use super::{Distributor, Job, Released};
 use crate::base::clock::Instant;
+use crate::base::headers::DISTRIBUTION_HEADER;
 use crate::base::retry::Delays;
 use crate::support::telemetry::metrics::level;
 use crate::worker::dead_letter::{DeadLetter, Origin};
@@ -226,7 +227,7 @@ fn origin(topic: &Arc<str>, group: &UpdateGroup) -> Origin {
 
 fn letter(key: &JobKey, job: &Job, work: Work, failure: RunFailure) -> DeadLetter {
     let identity = format!("{}:{}", job.name, key.shard);
-    let header = Header { key: "geofold-distribution", value: Some(&identity) };
+    let header = Header { key: DISTRIBUTION_HEADER, value: Some(&identity) };
     DeadLetter {
         key: Some(Bytes::copy_from_slice(key.shard.as_str().as_bytes())),
         value: Some(work.notice),

@@ -101,7 +101,7 @@ impl Undeliverable {
     }
 }
 
-/// The result of settling a batch, in documents.
+/// The result of settling a batch. Counts are documents, except `folded`: records.
 #[derive(Debug, Default, PartialEq)]
 pub struct Settlement {
     /// Folds whose last copy was written.
@@ -126,7 +126,7 @@ pub struct Settlement {
     pub set_back: Vec<(DocId, Position)>,
     /// Entries that now wait for the source of truth.
     pub fetching: u64,
-    /// Entries that join the next batch, by reason.
+    /// Entries to be retried, by reason.
     pub again: BTreeMap<&'static str, u64>,
     /// For the dead-letter topic.
     pub undeliverable: Vec<Undeliverable>,
@@ -203,7 +203,7 @@ impl Ledger {
         }
     }
 
-    /// From now on the targets of records are those of these maps. Gives the position from which on that is so.
+    /// Uses these maps for all later records. Returns the position of the first such record.
     pub fn place_by(&mut self, map: Arc<GeoshardMap>, other: Option<Arc<GeoshardMap>>) -> Position {
         (self.rules.map, self.rules.other_map) = (map, other);
         self.next_offset.and_then(|next| Position::new(self.epoch, next)).unwrap_or(Position::NONE)
@@ -596,7 +596,7 @@ impl Merge<'_> {
         }
         *self.bytes -= older.bytes + newer.bytes;
         older.since = older.since.min(newer.since);
-        // Together they may be accepted.
+        // Combined, the rejected and the new patches may make a valid document.
         let newest = match older.unmerged.take() {
             Some(mut patches) => {
                 let absorbed = Arc::make_mut(&mut patches)

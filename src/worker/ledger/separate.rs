@@ -1,8 +1,8 @@
 //! Folds of several records that cannot be written as one, or that the fold before them rejects as one. Their records are read from the
 //! topic again, and applied one by one, so that the good ones are written and each bad one is a dead letter of its own, as it was in the
 //! topic. The placement does not know the last of them; those that it knows were decided as one fold and stay one, and the others may be
-//! cut into folds in any way. (What was rejected may be known to it by now: then the entry before is parked, and they are folded in one by
-//! one.)
+//! cut into folds in any way. (If the placement already records the rejected patches, the preceding entry is parked and the patches are
+//! folded in one by one.)
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::core::mover::{Refusal, RetryState};
 use crate::core::write::Write;
 use crate::worker::record::Record;
 
-/// One record of a fold that was taken apart; or, first of all, the fold before it, or those that were decided as one before.
+/// One record of a split fold. The first part may instead be the preceding fold, or the records that were decided together before.
 #[derive(Debug, Clone)]
 pub(super) struct Part {
     pub(super) dirty: Dirty,
@@ -161,7 +161,7 @@ impl Ledger {
         let Some(Part { dirty, record }) = parts.rest.pop_front() else { return false };
         parts.current = record;
         apart.carry = RetryState::default();
-        // Its pauses are its own: they do not grow with the time that those before it took.
+        // Each record begins with short pauses: the time spent on earlier ones must not lengthen them.
         apart.since = apart.due;
         apart.score = dirty.fold.first.offset();
         let done = std::mem::replace(&mut apart.dirty, dirty);

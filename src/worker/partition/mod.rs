@@ -15,7 +15,7 @@
 //! | `batches.rs` | the batch in flight |
 //! | `batch_permit.rs` | the permit to start one |
 //! | `pace.rs` | when the next one starts |
-//! | `ownership.rs` | the partition's claim and the remaining power of earlier owners |
+//! | `ownership.rs` | the partition's claim and requests of earlier owners that may still take effect |
 //! | `maps.rs` | the maps it acts by |
 //! | `cache_validity.rs` | whether cached placements may be too old |
 //! | `dead_letters.rs` | dead letters in flight |

@@ -393,7 +393,7 @@ impl PartitionTask {
             records.into_iter().map(|record| Ok((self.decode_again(&id, &record)?, record))).collect()
         });
         let now = self.now();
-        // As if folded with the records that compaction kept.
+        // Records that compaction removed are counted as folded into the remaining ones.
         let gone = self.ledger.reread(&id, writes, now);
         self.metrics.record_done(OutcomeLabel::Folded, gone.into());
         self.send_rejected();
@@ -413,8 +413,8 @@ impl PartitionTask {
         match change {
             Some(ClaimChange::LostTo(other)) => {
                 let reason = format!(
-                    "another worker has claimed it since ({other}), so nothing is sent; it goes on here if that worker falls \
-                     silent"
+                    "another worker ({other}) now holds the claim, so nothing is sent; work resumes here if that worker stops \
+                     renewing it"
                 );
                 report::stopped(context, number, None, &reason);
             }
@@ -446,8 +446,8 @@ impl PartitionTask {
         }
         let owed = self.ledger.watermark();
         if !self.maps.allow(owed) {
-            let reason = "the map was changed meanwhile, and this record was done before that: another worker must own the \
-                          partition; it is not worked on here until it is assigned anew";
+            let reason = "the map has changed and another worker has already processed this record, so it probably owns the \
+                          partition; this worker stops here until the partition is assigned to it again";
             self.stop(owed, reason);
         }
     }

@@ -33,15 +33,15 @@ use crate::support::telemetry::Metrics;
 /// one per two processors.
 const MAX_RUNNING: usize = 8;
 
-/// How long the geoshard that a document moved to waits for others to share its refresh: as long as Elasticsearch by default
-/// waits between its own, or for two of these, if it refreshes by itself. Refreshes are what moves cost most beside the writes;
+/// How long the geoshard that a document moved to waits for others to share its refresh: one default `refresh_interval`, or long
+/// enough for two refreshes of Elasticsearch if it refreshes periodically. Refreshes are what moves cost most beside the writes;
 /// a longer delay leaves more old copies, and holds commits back.
 const COALESCING_DELAY: Within = Within { usual: Duration::from_secs(1), at_most: Duration::from_secs(3) };
 
 /// How often Elasticsearch's own refreshes are counted while writes wait for them.
 const COUNT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// How long they are not counted after an attempt that brought nothing: no privilege, or another server.
+/// Pause after an attempt to count failed: the privilege is missing, or the server has no such counts.
 const COUNT_AGAIN: Duration = Duration::from_secs(60);
 
 /// Maximum interval between updates of the gauge.
@@ -99,7 +99,7 @@ impl State {
                         let _ = subscriber.send(SearchableWrites { shard: shard.clone(), ticket });
                     }
                 }
-                // So may a run whose time is up.
+                // The receiver is gone if the run has timed out.
                 Waiter::Once(sender) => drop(sender.send(answer.clone())),
             }
         }

@@ -1,9 +1,12 @@
 //! Which geoshard is refreshed next. Pure: takes requests, answers, counts and the time; returns refreshes to start and waiters
 //! served.
 //!
-//! A waiter is served by a refresh that began after its request: by one of the worker, or by Elasticsearch's own, known from
-//! their counts ([`RefreshCounts`]). Where Elasticsearch refreshes by itself, the worker's would double its costliest work
-//! beside writing; there a request waits longer for it.
+//! A waiter is served by a refresh that began after its request. That is one of the worker, or one that Elasticsearch makes
+//! periodically, known from its counts ([`RefreshCounts`]). If Elasticsearch already refreshes the geoshard, another refresh
+//! would double the costliest work beside the writes, so requests wait longer for the periodic one.
+//!
+//! The life of a request in its geoshard ([`Shard`]): `requested`, then `asked` while a request for the counts is in flight, then
+//! `counted` with these counts; from any of them into `running`, the worker's refresh, or served by a later count.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,15 +15,16 @@ use crate::base::clock::Instant;
 use crate::base::ids::ShardId;
 use crate::io::elastic::refreshes::RefreshCounts;
 
-/// How long Elasticsearch counts as refreshing a geoshard by itself after it did. Twice its default interval, and one count.
+/// After a refresh by Elasticsearch was observed, it is taken to refresh the geoshard periodically for this long: two default
+/// intervals and one interval of counting.
 const BY_ITSELF: Duration = Duration::from_millis(2_500);
 
 /// When a request is due.
 #[derive(Debug, Clone, Copy)]
 pub struct Within {
-    /// So long after it, where Elasticsearch does not refresh by itself.
+    /// Delay after the request if Elasticsearch does not refresh periodically.
     pub usual: Duration,
-    /// So long after it, where it does.
+    /// Delay after the request if it does.
     pub at_most: Duration,
 }
 
@@ -40,13 +44,13 @@ pub struct Queue<W> {
 #[derive(Debug)]
 struct Shard<W> {
     /// Writes since the last refresh began and the last counts were asked for.
-    unseen: Option<Unseen<W>>,
-    /// Writes that were there when the counts were asked for that have not arrived yet.
-    asked: Option<Unseen<W>>,
+    requested: Option<PendingWrites<W>>,
+    /// Writes made before the request for counts in flight was sent.
+    asked: Option<PendingWrites<W>>,
     /// Writes that were there before counts were taken, oldest first, with these counts.
-    counted: Vec<(RefreshCounts, Unseen<W>)>,
+    counted: Vec<(RefreshCounts, PendingWrites<W>)>,
     /// The refresh in flight: its start and the writes it will show.
-    running: Option<(Instant, Unseen<W>)>,
+    running: Option<(Instant, PendingWrites<W>)>,
     /// Earliest start of the next refresh.
     not_before: Option<Instant>,
     last: LastCounts,
@@ -64,7 +68,7 @@ struct LastCounts {
 
 /// Writes not known to be shown by a refresh.
 #[derive(Debug)]
-struct Unseen<W> {
+struct PendingWrites<W> {
     /// When the oldest was requested.
     since: Instant,
     /// When a refresh is due, where Elasticsearch does not refresh by itself.
@@ -74,7 +78,7 @@ struct Unseen<W> {
     waiters: Vec<W>,
 }
 
-impl<W> Unseen<W> {
+impl<W> PendingWrites<W> {
     fn and(self, other: Self) -> Self {
         let (mut older, newer) = if other.since < self.since { (other, self) } else { (self, other) };
         older.due = older.due.min(newer.due);
@@ -99,7 +103,7 @@ impl<W> Queue<W> {
     pub fn request(&mut self, shard: ShardId, waiter: W, within: Within, now: Instant) {
         let shard = self.shards.entry(shard).or_insert_with(Shard::new);
         let (due, overdue) = (now + within.usual, now + within.at_most);
-        shard.put_back(Unseen { since: now, due, overdue, waiters: vec![waiter] });
+        shard.put_back(PendingWrites { since: now, due, overdue, waiters: vec![waiter] });
     }
 
     /// Starts the due refreshes, longest waiting first, one per geoshard at a time.
@@ -108,13 +112,13 @@ impl<W> Queue<W> {
             .shards
             .iter()
             .filter(|(_, shard)| shard.due_at().is_some_and(|at| at <= now))
-            .filter_map(|(id, shard)| Some((shard.waiting().map(|unseen| unseen.since).min()?, id.clone())))
+            .filter_map(|(id, shard)| Some((shard.waiting().map(|writes| writes.since).min()?, id.clone())))
             .collect();
         due.sort_unstable();
         due.truncate(self.max_running.saturating_sub(self.running));
         for (_, id) in &due {
             if let Some(shard) = self.shards.get_mut(id) {
-                shard.running = shard.take_all().map(|unseen| (now, unseen));
+                shard.running = shard.take_all().map(|writes| (now, writes));
                 self.running += 1;
             }
         }
@@ -134,18 +138,18 @@ impl<W> Queue<W> {
 
     /// The refresh of `id` has failed; it is retried at `again_at` for waiters that go on. Returns the others.
     pub fn failed(&mut self, id: &ShardId, again_at: Instant, goes_on: impl Fn(&W) -> bool) -> Vec<W> {
-        let Some((_, mut unseen)) = self.end(id) else { return Vec::new() };
+        let Some((_, mut writes)) = self.end(id) else { return Vec::new() };
         let Some(shard) = self.shards.get_mut(id) else { return Vec::new() };
         shard.not_before = Some(again_at);
-        let (left, gone): (Vec<W>, Vec<W>) = unseen.waiters.into_iter().partition(goes_on);
-        unseen.waiters = left;
-        if !unseen.waiters.is_empty() {
-            shard.put_back(unseen);
+        let (left, gone): (Vec<W>, Vec<W>) = writes.waiters.into_iter().partition(goes_on);
+        writes.waiters = left;
+        if !writes.waiters.is_empty() {
+            shard.put_back(writes);
         }
         gone
     }
 
-    fn end(&mut self, id: &ShardId) -> Option<(Instant, Unseen<W>)> {
+    fn end(&mut self, id: &ShardId) -> Option<(Instant, PendingWrites<W>)> {
         let ended = self.shards.get_mut(id)?.running.take()?;
         self.running -= 1;
         Some(ended)
@@ -158,30 +162,31 @@ impl<W> Queue<W> {
             if shard.waiting().next().is_none() {
                 continue;
             }
-            shard.asked = match (shard.asked.take(), shard.unseen.take()) {
-                (Some(asked), Some(unseen)) => Some(asked.and(unseen)),
-                (asked, unseen) => asked.or(unseen),
+            shard.asked = match (shard.asked.take(), shard.requested.take()) {
+                (Some(asked), Some(writes)) => Some(asked.and(writes)),
+                (asked, writes) => asked.or(writes),
             };
             wanted.push(id.clone());
         }
         wanted
     }
 
-    /// The counts of `id` that [`Queue::begin_count`] asked for, known ones. Returns the waiters served by Elasticsearch's own refreshes.
+    /// Takes the counts of `id` that [`Queue::begin_count`] asked for; not empty ones. Returns the waiters that Elasticsearch's own
+    /// refreshes have served.
     pub fn counted(&mut self, id: &ShardId, counts: RefreshCounts, now: Instant) -> Vec<W> {
         let Some(shard) = self.shards.get_mut(id) else { return Vec::new() };
         let mut served = Vec::new();
         let mut waiting = Vec::new();
-        for (baseline, unseen) in std::mem::take(&mut shard.counted) {
+        for (baseline, writes) in std::mem::take(&mut shard.counted) {
             if counts.show_what_was_written_before(&baseline) {
-                served.extend(unseen.waiters);
+                served.extend(writes.waiters);
             } else if counts.continue_from(&baseline) {
-                waiting.push((baseline, unseen));
+                waiting.push((baseline, writes));
             } else {
-                waiting.push((counts.clone(), unseen));
+                waiting.push((counts.clone(), writes));
             }
         }
-        waiting.extend(shard.asked.take().map(|unseen| (counts.clone(), unseen)));
+        waiting.extend(shard.asked.take().map(|writes| (counts.clone(), writes)));
         shard.counted = waiting;
         shard.last.update(counts, now);
         served
@@ -198,14 +203,14 @@ impl<W> Queue<W> {
 
     /// Drops waiters that are gone.
     pub fn retain(&mut self, waits: impl Fn(&W) -> bool) {
-        let retain = |unseen: &mut Unseen<W>| {
-            unseen.waiters.retain(&waits);
-            !unseen.waiters.is_empty()
+        let retain = |writes: &mut PendingWrites<W>| {
+            writes.waiters.retain(&waits);
+            !writes.waiters.is_empty()
         };
         for shard in self.shards.values_mut() {
-            shard.unseen.take_if(|unseen| !retain(unseen));
-            shard.asked.take_if(|unseen| !retain(unseen));
-            shard.counted.retain_mut(|(_, unseen)| retain(unseen));
+            shard.requested.take_if(|writes| !retain(writes));
+            shard.asked.take_if(|writes| !retain(writes));
+            shard.counted.retain_mut(|(_, writes)| retain(writes));
         }
     }
 
@@ -225,10 +230,10 @@ impl<W> Queue<W> {
     /// When the oldest invisible write was requested.
     pub fn oldest(&self) -> Option<Instant> {
         let all = self.shards.values().flat_map(|shard| {
-            let running = shard.running.as_ref().map(|(_, unseen)| unseen);
+            let running = shard.running.as_ref().map(|(_, writes)| writes);
             shard.waiting().chain(running)
         });
-        all.map(|unseen| unseen.since).min()
+        all.map(|writes| writes.since).min()
     }
 
     /// Drops geoshards without state.
@@ -245,7 +250,7 @@ impl<W> Queue<W> {
 impl<W> Shard<W> {
     fn new() -> Self {
         Self {
-            unseen: None,
+            requested: None,
             asked: None,
             counted: Vec::new(),
             running: None,
@@ -254,34 +259,34 @@ impl<W> Shard<W> {
         }
     }
 
-    fn put_back(&mut self, unseen: Unseen<W>) {
-        self.unseen = Some(match self.unseen.take() {
-            Some(there) => there.and(unseen),
-            None => unseen,
+    fn put_back(&mut self, writes: PendingWrites<W>) {
+        self.requested = Some(match self.requested.take() {
+            Some(there) => there.and(writes),
+            None => writes,
         });
     }
 
     /// All that waits for a refresh that has not begun.
-    fn waiting(&self) -> impl Iterator<Item = &Unseen<W>> {
-        let counted = self.counted.iter().map(|(_, unseen)| unseen);
-        counted.chain(&self.asked).chain(&self.unseen)
+    fn waiting(&self) -> impl Iterator<Item = &PendingWrites<W>> {
+        let counted = self.counted.iter().map(|(_, writes)| writes);
+        counted.chain(&self.asked).chain(&self.requested)
     }
 
-    fn take_all(&mut self) -> Option<Unseen<W>> {
-        let counted = std::mem::take(&mut self.counted).into_iter().map(|(_, unseen)| unseen);
-        counted.chain(self.asked.take()).chain(self.unseen.take()).reduce(Unseen::and)
+    fn take_all(&mut self) -> Option<PendingWrites<W>> {
+        let counted = std::mem::take(&mut self.counted).into_iter().map(|(_, writes)| writes);
+        counted.chain(self.asked.take()).chain(self.requested.take()).reduce(PendingWrites::and)
     }
 
     /// When its next refresh may start; `None` until a request or an answer comes. Rules of time belong here: both
-    /// [`Queue::start`] and [`Queue::next_due`] follow it.
+    /// [`Queue::start`] and [`Queue::next_due`] follow it, and [`Queue::tidy`] must keep a geoshard while a rule needs its state.
     fn due_at(&self) -> Option<Instant> {
         if self.running.is_some() {
             return None;
         }
         let by_itself_until = self.last.by_itself_until();
-        let due = |unseen: &Unseen<W>| match by_itself_until {
-            Some(until) => unseen.due.max(until).min(unseen.overdue),
-            None => unseen.due,
+        let due = |writes: &PendingWrites<W>| match by_itself_until {
+            Some(until) => writes.due.max(until).min(writes.overdue),
+            None => writes.due,
         };
         let due = self.waiting().map(due).min()?;
         Some(self.not_before.map_or(due, |not_before| due.max(not_before)))

@@ -120,7 +120,7 @@ async fn owner_with_unfinished_work_of_an_earlier_map_sends_nothing() {
     assert_eq!(rig.elastic.document("a"), Some(document(1, 1)));
     assert_eq!(rig.published.watermark(), Some(8));
     let reasons = rig.health.missing();
-    assert!(reasons[&stopped_part(0)].contains("the map was changed"), "{reasons:?}");
+    assert!(reasons[&stopped_part(0)].contains("the map has changed"), "{reasons:?}");
 }
 
 #[tokio::test(start_paused = true)]
