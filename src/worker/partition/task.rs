@@ -44,6 +44,10 @@ use crate::worker::refeed::FetchResponse;
 use crate::worker::topic_watch::TopicView;
 use crate::worker::visibility::{RefreshSubscription, SearchableWrites};
 
+/// Sweeps become due on a tick shared by all partitions. Searches find geoshards one after the other; a batch for each would
+/// send many small requests.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Interval between gauge updates.
 pub(super) const GAUGE_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -310,7 +314,7 @@ impl PartitionTask {
 
     /// Searches find documents moved to a geoshard: once older searches have ended, old copies are deleted.
     fn make_sweeps_due(&mut self, seen: &SearchableWrites) {
-        let due = self.now() + self.partition.context.moves.search_grace;
+        let due = (self.now() + self.partition.context.moves.search_grace).next_of(SWEEP_INTERVAL);
         self.ledger.seen(&seen.shard, seen.ticket, due);
     }
 
