@@ -9,7 +9,6 @@ use crate::base::clock::Instant;
 use crate::base::ids::ShardId;
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::mover::{Sweep, Swept};
-use crate::worker::budget::RECORD_OVERHEAD_BYTES;
 use crate::worker::distribution::scheduler::ShardChange;
 
 /// The sweeps owed.
@@ -60,9 +59,13 @@ impl fmt::Debug for Sweeps {
     }
 }
 
-/// Memory cost of a sweep.
+/// Memory cost of a sweep: its place in a collection that is two thirds full, and what it points to. Moves of a backlog wait for
+/// their sweeps in memory, so this limits how fast documents move.
 fn held_bytes(sweep: &Sweep) -> usize {
-    sweep.id.as_str().len() + size_of::<Sweep>() + RECORD_OVERHEAD_BYTES
+    /// Handles of id and geoshards, and the entry in `owed`.
+    const OVERHEAD_BYTES: usize = 100;
+    let place = size_of::<Sweep>() * 3 / 2;
+    place + sweep.id.as_str().len() + sweep.known.placement.versions.bytes() + OVERHEAD_BYTES
 }
 
 impl Ledger {
