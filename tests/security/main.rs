@@ -27,7 +27,7 @@ fn privileges_of_a_worker(world: &World) -> serde_json::Value {
         "cluster": ["monitor"],
         "indices": [{
             "names": [format!("{}-*", world.name)],
-            "privileges": ["read", "write", "view_index_metadata", "maintenance"],
+            "privileges": ["read", "write", "view_index_metadata", "maintenance", "monitor"],
         }],
     })
 }
