@@ -475,7 +475,7 @@ impl Process {
         let panic = crate::run::last_panic();
         // A zombie that was slow with its first claim may take the owner's, which gets it back once the zombie is
         // silent; otherwise the run hangs.
-        let is_claimed_away = |reason: &str| reason.starts_with("another worker has claimed it");
+        let is_claimed_away = |reason: &str| reason.contains("now holds the claim");
         if (is_owner || panic.is_some())
             && let Some((part, reason)) = self.health.missing().into_iter().next()
             && !(panic.is_none() && is_claimed_away(&reason))
