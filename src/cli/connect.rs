@@ -17,6 +17,7 @@ use crate::io::elastic::repeat::RepeatedReads;
 use crate::io::indices::{self, Layout, Template, WantedIndex};
 use crate::io::maps::{MapsRecord, MapsStore};
 use crate::support::config::{Config, DeadLetterPolicy, ElasticsearchCredentials, KeyForm};
+use crate::worker::record;
 
 /// A client for the configured Elasticsearch. It does not connect yet.
 pub(super) fn elasticsearch(config: &Config) -> Result<HttpElastic, Failure> {
@@ -99,9 +100,7 @@ pub(super) fn warn_of_stops(config: &Config, what: &str) {
 
 /// How a worker reads records.
 pub(super) fn decoder(config: &Config) -> Result<Decoder, Failure> {
-    Ok(Decoder::new(location(config)?, config.positions.epoch, config.documents.max_bytes.as_usize())
-        .in_envelope(config.kafka.envelope)
-        .in_forms(config.kafka.format, config.kafka.key.clone()))
+    Ok(record::decoder(config, location(config)?))
 }
 
 fn location(config: &Config) -> Result<LocationPath, Failure> {

@@ -9,7 +9,15 @@ use rdkafka::message::{BorrowedMessage, Headers, OwnedHeaders};
 
 use super::budget::RECORD_OVERHEAD_BYTES;
 use crate::base::headers::OP_HEADER;
-use crate::core::decode::{OP_TWICE, RawRecord};
+use crate::core::decode::{Decoder, LocationPath, OP_TWICE, RawRecord};
+use crate::support::config::Config;
+
+/// How a worker reads records; `location` is `documents.location`.
+pub fn decoder(config: &Config, location: LocationPath) -> Decoder {
+    Decoder::new(location, config.positions.epoch, config.documents.max_bytes.as_usize())
+        .in_envelope(config.kafka.envelope)
+        .in_forms(config.kafka.format, config.kafka.key.clone())
+}
 
 /// One Kafka record.
 #[derive(Debug, Clone)]

@@ -12,6 +12,7 @@ use super::distribution::setup::{Distributing, build as build_distributor};
 use super::increments::topic::KafkaIncrements;
 use super::limits::{WorkerLimits, follow_permits};
 use super::partition::{IncrementsContext, WorkerContext};
+use super::record::decoder;
 use super::refeed::{self, SourceFetcher};
 use super::reread::KafkaReread;
 use super::topic_watch::{Brokers, TopicView, TopicWatch};
@@ -19,7 +20,6 @@ use super::visibility::Visibility;
 use super::{WorkerDependencies, WorkerError};
 use crate::base::retry::RetryPolicy;
 use crate::core::decode::Decoder;
-use crate::core::mover::Rules;
 use crate::io::claims::{Claims, Keeper};
 use crate::io::elastic::rounds::{BulkCoalescer, Halt, RequestSender, ServerLimits, ServerState};
 use crate::io::kafka::client_config;
@@ -86,7 +86,7 @@ pub(super) fn start(
     let mut others = Vec::from(start_refreshes(given, &visibility));
     let distributor = build_distributor(config, &visibility, dead_letters.clone(), clock, metrics)?;
     let distributing = distributor.clone().map(|distributor| Distributing::start(distributor, supervisor));
-    let decoder = decoder(config, &rules);
+    let decoder = decoder(config, rules.location.clone());
     let registry = match config.reads_registry() {
         true => Some(Registry::open(&config.schema_registry, Some(metrics.schemas.answers.clone()))?),
         false => None,
@@ -187,13 +187,6 @@ fn start_refreshes(given: &WorkerDependencies, visibility: &Arc<Visibility>) -> 
         AbortOnDropHandle::new(given.supervisor.spawn("refreshes", never.clone(), refreshing)),
         AbortOnDropHandle::new(given.supervisor.spawn("threads for refreshes", never, threads)),
     ]
-}
-
-fn decoder(config: &Config, rules: &Rules) -> Decoder {
-    let max_bytes = config.documents.max_bytes.as_usize();
-    Decoder::new(rules.location.clone(), config.positions.epoch, max_bytes)
-        .in_envelope(config.kafka.envelope)
-        .in_forms(config.kafka.format, config.kafka.key.clone())
 }
 
 /// Fetches from the source of truth, if there is one, until the guard is dropped.
