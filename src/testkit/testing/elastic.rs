@@ -13,6 +13,7 @@ use crate::base::ids::ShardId;
 use crate::core::placement::Placement;
 use crate::geoshard::GeoshardMap;
 use crate::io::elastic::condition::VersionCondition;
+use crate::io::elastic::refreshes::RefreshCounts;
 use crate::io::elastic::{
     AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, FoundDocument, Get, GetAnswer, Index,
     ItemError, SeqNo,
@@ -37,6 +38,8 @@ pub(crate) struct ScriptedFaults {
     pub meta_is_blocked: bool,
     /// No refresh succeeds.
     pub refreshes_fail: bool,
+    /// How often it says that it has refreshed each geoshard itself; `None`: it does not tell.
+    pub counted_refreshes: Option<u64>,
     /// The next call panics.
     pub panics: bool,
     /// How long each call takes.
@@ -220,6 +223,18 @@ impl Elastic for MemoryElastic {
             if refused.await? { Err(status(403)) } else { Ok(()) }
         }
         .boxed()
+    }
+
+    fn count_refreshes<'a>(
+        &'a self,
+        indices: &'a [Index],
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<Vec<RefreshCounts>, CallError>> {
+        let counts = |store: &mut Store| match store.faults.counted_refreshes {
+            Some(refreshes) => vec![RefreshCounts::of([("0 node", refreshes)]); indices.len()],
+            None => vec![RefreshCounts::default(); indices.len()],
+        };
+        self.call(timeout, false, counts).boxed()
     }
 
     /// Answers 404 to every call.

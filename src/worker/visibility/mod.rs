@@ -24,6 +24,7 @@ use self::queue::Within;
 use crate::base::clock::Instant;
 use crate::base::ids::ShardId;
 use crate::base::retry::Delays;
+use crate::io::elastic::answer::{CallVerdict, judge_call};
 use crate::io::elastic::refreshes::RefreshCounts;
 use crate::io::elastic::rounds::RequestSender;
 use crate::io::elastic::{CallError, Index};
@@ -34,14 +35,14 @@ use crate::support::telemetry::Metrics;
 const MAX_RUNNING: usize = 8;
 
 /// How long the geoshard that a document moved to waits for others to share its refresh: one default `refresh_interval`, or long
-/// enough for two refreshes of Elasticsearch if it refreshes periodically. Refreshes are what moves cost most beside the writes;
-/// a longer delay leaves more old copies, and holds commits back.
+/// enough for two refreshes of a busy Elasticsearch if it refreshes periodically. Refreshes are what moves cost most beside the
+/// writes; a longer delay leaves more old copies, and holds commits back.
 const COALESCING_DELAY: Within = Within { usual: Duration::from_secs(1), at_most: Duration::from_secs(3) };
 
 /// How often Elasticsearch's own refreshes are counted while writes wait for them.
 const COUNT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Pause after an attempt to count failed: the privilege is missing, or the server has no such counts.
+/// Pause after counts were refused: the privilege is missing, or the server has no such counts.
 const COUNT_AGAIN: Duration = Duration::from_secs(60);
 
 /// Maximum interval between updates of the gauge.
@@ -65,10 +66,8 @@ struct State {
 /// A request that was answered.
 enum Ended {
     Refresh(ShardId, Result<(), CallError>),
-    /// Whether refreshes of any geoshard were counted.
-    Count {
-        is_known: bool,
-    },
+    /// The pause before refreshes are counted again.
+    Count(Duration),
 }
 
 /// A waiter.
@@ -168,9 +167,9 @@ impl Visibility {
                 () = stop.cancelled() => return,
                 Some(ended) = running.next() => match ended {
                     Ended::Refresh(shard, answer) => self.answered(&shard, answer, &mut failing),
-                    Ended::Count { is_known } => {
+                    Ended::Count(pause) => {
                         is_counting = false;
-                        count_at = self.now() + if is_known { COUNT_INTERVAL } else { COUNT_AGAIN };
+                        count_at = self.now() + pause;
                     }
                 },
                 () = self.wake.notified() => {}
@@ -185,24 +184,23 @@ impl Visibility {
         let shards = self.state().queue.begin_count();
         let indices: Vec<Index> = shards.iter().cloned().map(Index::Geoshard).collect();
         let elastic = &self.rounds.elastic;
-        let counts = elastic.count_refreshes(&indices, self.rounds.limits.request_timeout).await;
-        let counts = counts.unwrap_or_else(|error| {
-            tracing::debug!(%error, "refreshes are not counted; grant the privilege monitor on the geoshards");
+        let answer = elastic.count_refreshes(&indices, self.rounds.limits.request_timeout).await;
+        let pause = count_pause(&answer);
+        let counts = answer.unwrap_or_else(|error| {
+            tracing::debug!(%error, ?pause, "refreshes were not counted; this needs the privilege monitor on the geoshards");
             vec![RefreshCounts::default(); shards.len()]
         });
         let now = self.now();
         let mut state = self.state();
-        let mut is_known = false;
         for (shard, counts) in shards.iter().zip(counts) {
             if counts.is_empty() {
                 state.queue.not_counted(shard);
                 continue;
             }
-            is_known = true;
             let served = state.queue.counted(shard, counts, now);
             state.notify(shard, served, &Ok(()));
         }
-        Ended::Count { is_known }
+        Ended::Count(pause)
     }
 
     async fn refresh(self: Arc<Self>, shard: ShardId) -> Ended {
@@ -260,6 +258,18 @@ impl Visibility {
     }
 }
 
+/// The pause after this answer before refreshes are counted again.
+fn count_pause(answer: &Result<Vec<RefreshCounts>, CallError>) -> Duration {
+    match answer {
+        Ok(counts) if counts.iter().all(RefreshCounts::is_empty) => COUNT_AGAIN,
+        Ok(_) => COUNT_INTERVAL,
+        Err(error) => match judge_call(error) {
+            CallVerdict::Again { after } => COUNT_INTERVAL.max(after.unwrap_or_default()),
+            CallVerdict::Split | CallVerdict::Unauthorized => COUNT_AGAIN,
+        },
+    }
+}
+
 /// A partition's access to refreshes, for one assignment.
 pub struct RefreshSubscription {
     visibility: Arc<Visibility>,
@@ -296,5 +306,29 @@ impl Drop for RefreshSubscription {
         state.subscribers.remove(&self.number);
         let gone = self.number;
         state.queue.retain(|waiter| !matches!(waiter, Waiter::Subscriber { number, .. } if *number == gone));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_server_is_asked_for_counts_again_soon() {
+        let status = |status, retry_after| {
+            let (kind, reason) = ("kind".to_owned(), String::new());
+            Err(CallError::Status { status, kind, reason, retry_after })
+        };
+        let known = RefreshCounts::of([("0 node", 1)]);
+        for (answer, pause) in [
+            (Ok(vec![known, RefreshCounts::default()]), COUNT_INTERVAL),
+            (Ok(vec![RefreshCounts::default()]), COUNT_AGAIN),
+            (status(403, None), COUNT_AGAIN),
+            (status(429, None), COUNT_INTERVAL),
+            (status(429, Some(Duration::from_secs(3))), Duration::from_secs(3)),
+            (Err(CallError::Timeout(Duration::from_secs(1))), COUNT_INTERVAL),
+        ] {
+            assert_eq!(count_pause(&answer), pause, "{answer:?}");
+        }
     }
 }

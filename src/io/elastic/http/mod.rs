@@ -431,9 +431,10 @@ impl Elastic for HttpElastic {
             let mut counts = Vec::with_capacity(indices.len());
             for some in indices.chunks(NAMED_AT_ONCE) {
                 let names: Vec<String> = some.iter().map(|index| index.name(&self.prefix)).collect();
-                let call = AdminCall { method: Method::Get, path: refreshes::path(&names), body: None };
-                let answer = self.admin(call, timeout).await?;
-                counts.extend(names.iter().map(|name| refreshes::read(&answer.body, name)));
+                let (path, no_body) = (refreshes::path(&names), None);
+                let answer = self.send(HttpMethod::Get, &path, "application/json", no_body, timeout).await?;
+                let answer: Value = serde_json::from_slice(&answer.success()?).unwrap_or_default();
+                counts.extend(names.iter().map(|name| refreshes::read(&answer, name)));
             }
             Ok(counts)
         }

@@ -78,6 +78,22 @@ async fn many_moves_share_their_refreshes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn refreshes_of_elasticsearch_are_waited_for_where_it_refreshes_periodically() {
+    let mut rig = Rig::serving_searches();
+    let elastic = rig.elastic.clone();
+    tokio::spawn(async move {
+        for refreshes in 0.. {
+            elastic.set_faults(|faults| faults.counted_refreshes = Some(refreshes));
+            tokio::time::sleep(Duration::from_millis(400)).await;
+        }
+    });
+    moving(&mut rig).await;
+    rig.until_watermark(2).await;
+    assert_eq!(shards(&rig.elastic.copies("a")), ["f1"]);
+    assert_eq!(rig.elastic.refreshes(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn realtime_visibility_waits_for_no_refresh() {
     let mut rig = Rig::start();
     rig.index(0, "a", 1, 1);
