@@ -37,7 +37,7 @@ const MAX_RUNNING: usize = 8;
 /// How long the geoshard that a document moved to waits for others to share its refresh: one default `refresh_interval`, or long
 /// enough for two refreshes of a busy Elasticsearch if it refreshes periodically. Refreshes are what moves cost most beside the
 /// writes; a longer delay leaves more old copies, and holds commits back.
-const COALESCING_DELAY: Within = Within { usual: Duration::from_secs(1), at_most: Duration::from_secs(3) };
+const COALESCING_DELAY: Within = Within { usual: Duration::from_secs(1), at_most: Duration::from_secs(10) };
 
 /// How often Elasticsearch's own refreshes are counted while writes wait for them.
 const COUNT_INTERVAL: Duration = Duration::from_millis(500);

@@ -15,9 +15,9 @@ use crate::base::clock::Instant;
 use crate::base::ids::ShardId;
 use crate::io::elastic::refreshes::RefreshCounts;
 
-/// After a refresh by Elasticsearch was observed, it is taken to refresh the geoshard periodically for this long: two default
-/// intervals and one interval of counting.
-const BY_ITSELF: Duration = Duration::from_millis(2_500);
+/// After a refresh by Elasticsearch was observed, it is taken to refresh the geoshard periodically for this long. Its default
+/// interval is 1 s, but with many geoshards under load a round of refreshes takes 4 s.
+const BY_ITSELF: Duration = Duration::from_secs(5);
 
 /// When a request is due.
 #[derive(Debug, Clone, Copy)]
@@ -60,8 +60,12 @@ struct Shard<W> {
 #[derive(Debug, Default)]
 struct LastCounts {
     counts: Option<(Instant, RefreshCounts)>,
-    /// The worker's own refreshes since then.
+    /// Refreshes of the worker that may have ended since they were taken.
     own: u64,
+    /// Those of them that ended while the next counts were asked for: either those or the counts after them include one.
+    own_while_asked: u64,
+    /// Whether new ones are asked for.
+    is_asked: bool,
     /// When refreshes of others were seen last.
     others_at: Option<Instant>,
 }
@@ -131,7 +135,6 @@ impl<W> Queue<W> {
         let Some((began, seen)) = self.end(id) else { return Vec::new() };
         if let Some(shard) = self.shards.get_mut(id) {
             shard.not_before = Some(now + now.since(began));
-            shard.last.own += 1;
         }
         seen.waiters
     }
@@ -150,8 +153,11 @@ impl<W> Queue<W> {
     }
 
     fn end(&mut self, id: &ShardId) -> Option<(Instant, PendingWrites<W>)> {
-        let ended = self.shards.get_mut(id)?.running.take()?;
+        let shard = self.shards.get_mut(id)?;
+        let ended = shard.running.take()?;
         self.running -= 1;
+        shard.last.own += 1;
+        shard.last.own_while_asked += u64::from(shard.last.is_asked);
         Some(ended)
     }
 
@@ -166,6 +172,7 @@ impl<W> Queue<W> {
                 (Some(asked), Some(writes)) => Some(asked.and(writes)),
                 (asked, writes) => asked.or(writes),
             };
+            shard.last.is_asked = true;
             wanted.push(id.clone());
         }
         wanted
@@ -188,16 +195,17 @@ impl<W> Queue<W> {
         }
         waiting.extend(shard.asked.take().map(|writes| (counts.clone(), writes)));
         shard.counted = waiting;
-        shard.last.update(counts, now);
+        shard.last.update(counts, now, shard.running.is_some());
         served
     }
 
     /// No counts have come for `id`.
     pub fn not_counted(&mut self, id: &ShardId) {
-        if let Some(shard) = self.shards.get_mut(id)
-            && let Some(asked) = shard.asked.take()
-        {
-            shard.put_back(asked);
+        if let Some(shard) = self.shards.get_mut(id) {
+            shard.last.stop_asking();
+            if let Some(asked) = shard.asked.take() {
+                shard.put_back(asked);
+            }
         }
     }
 
@@ -294,8 +302,11 @@ impl<W> Shard<W> {
 }
 
 impl LastCounts {
-    fn update(&mut self, counts: RefreshCounts, now: Instant) {
-        let own = std::mem::take(&mut self.own);
+    /// `is_refreshing`: the worker has a refresh in flight, which may have ended.
+    fn update(&mut self, counts: RefreshCounts, now: Instant, is_refreshing: bool) {
+        let own = self.own + u64::from(is_refreshing);
+        self.own = self.own_while_asked;
+        self.stop_asking();
         let last = self.counts.replace((now, counts));
         if let (Some((at, last)), Some((_, counts))) = (last, &self.counts)
             && now.since(at) <= BY_ITSELF
@@ -303,6 +314,10 @@ impl LastCounts {
         {
             self.others_at = Some(now);
         }
+    }
+
+    fn stop_asking(&mut self) {
+        (self.is_asked, self.own_while_asked) = (false, 0);
     }
 
     fn by_itself_until(&self) -> Option<Instant> {
@@ -320,7 +335,7 @@ mod tests {
     }
 
     /// Elasticsearch's own refreshes are not counted.
-    const SOON: Within = Within { usual: Duration::from_millis(100), at_most: Duration::from_secs(3) };
+    const SOON: Within = Within { usual: Duration::from_millis(100), at_most: Duration::from_secs(10) };
 
     #[test]
     fn writes_during_a_refresh_wait_for_the_next() {
@@ -383,7 +398,12 @@ mod tests {
         RefreshCounts::of([("0 node", refreshes)])
     }
 
-    const PATIENT: Within = Within { usual: Duration::from_secs(1), at_most: Duration::from_secs(3) };
+    fn count(queue: &mut Queue<u8>, refreshes: u64, now: u64) -> Vec<u8> {
+        queue.begin_count();
+        queue.counted(&shard("a"), one(refreshes), at(now))
+    }
+
+    const PATIENT: Within = Within { usual: Duration::from_secs(1), at_most: Duration::from_secs(10) };
 
     #[test]
     fn two_more_refreshes_of_elasticsearch_show_what_was_there_before_the_count() {
@@ -408,41 +428,72 @@ mod tests {
     #[test]
     fn a_geoshard_that_elasticsearch_refreshes_is_left_to_it_for_a_while() {
         let mut queue = Queue::new(4);
-        let count = |queue: &mut Queue<u8>, refreshes, now| {
-            queue.begin_count();
-            queue.counted(&shard("a"), one(refreshes), at(now))
-        };
         queue.request(shard("a"), 1, PATIENT, at(0));
         assert_eq!(queue.next_due(), Some(at(1_000)));
         count(&mut queue, 1, 100);
         assert_eq!(queue.next_due(), Some(at(1_000)), "nothing is known of the time before");
         count(&mut queue, 2, 600);
-        assert_eq!(queue.next_due(), Some(at(3_000)), "at most");
-        assert_eq!(queue.start(at(2_999)), []);
-        assert_eq!(queue.start(at(3_000)), [shard("a")]);
-        assert_eq!(queue.succeeded(&shard("a"), at(3_010)), [1]);
+        assert_eq!(queue.next_due(), Some(at(5_600)));
+        assert_eq!(queue.start(at(5_599)), []);
+        assert_eq!(queue.start(at(5_600)), [shard("a")]);
+        assert_eq!(queue.succeeded(&shard("a"), at(5_610)), [1]);
+    }
 
-        queue.request(shard("a"), 2, PATIENT, at(3_020));
-        count(&mut queue, 3, 3_100);
-        assert_eq!(queue.next_due(), Some(at(4_020)), "that was the worker's own");
-        count(&mut queue, 3, 3_600);
-        assert_eq!(queue.start(at(4_020)), [shard("a")]);
+    #[test]
+    fn a_write_that_counts_never_show_is_refreshed_at_last() {
+        let mut queue = Queue::new(4);
+        queue.request(shard("a"), 1, PATIENT, at(0));
+        // One copy is refreshed, the other is another one each time.
+        for n in 0..20 {
+            queue.begin_count();
+            let other = format!("0 node {n}");
+            let counts = RefreshCounts::of([("0 first", n), (other.as_str(), 1)]);
+            assert_eq!(queue.counted(&shard("a"), counts, at(n * 500)), NONE);
+        }
+        assert_eq!(queue.next_due(), Some(at(10_000)));
+        assert_eq!(queue.start(at(10_000)), [shard("a")]);
+    }
+
+    #[test]
+    fn a_refresh_of_the_worker_is_not_taken_for_one_of_elasticsearch() {
+        // It ends before, while, or after counts are asked for that include it, or do not.
+        for (ends, counts) in [(3, [1, 2, 2]), (5, [1, 2, 2]), (5, [1, 1, 2]), (7, [1, 2, 2]), (7, [1, 1, 2])]
+        {
+            let mut queue = Queue::new(4);
+            queue.request(shard("a"), 1, Within::NOW, at(0));
+            count(&mut queue, counts[0], 1);
+            queue.start(at(2));
+            queue.request(shard("a"), 2, PATIENT, at(2));
+            let end = |queue: &mut Queue<u8>, now| {
+                if ends == now {
+                    assert_eq!(queue.succeeded(&shard("a"), at(now)), [1]);
+                }
+            };
+            end(&mut queue, 3);
+            queue.begin_count();
+            end(&mut queue, 5);
+            queue.counted(&shard("a"), one(counts[1]), at(6));
+            end(&mut queue, 7);
+            count(&mut queue, counts[2], 500);
+            assert_eq!(queue.next_due(), Some(at(1_002)), "ended at {ends}, counts {counts:?}");
+            count(&mut queue, 3, 600);
+            queue.request(shard("a"), 3, PATIENT, at(600));
+            assert_eq!(queue.next_due(), Some(at(5_600)), "one of Elasticsearch");
+        }
     }
 
     #[test]
     fn a_geoshard_that_elasticsearch_no_longer_refreshes_is_refreshed() {
         let mut queue = Queue::new(4);
         queue.request(shard("a"), 1, PATIENT, at(0));
-        queue.begin_count();
-        queue.counted(&shard("a"), one(1), at(0));
-        queue.begin_count();
-        assert_eq!(queue.counted(&shard("a"), one(3), at(500)), [1]);
+        count(&mut queue, 1, 0);
+        assert_eq!(count(&mut queue, 3, 500), [1]);
         queue.request(shard("a"), 2, PATIENT, at(1_000));
-        assert_eq!(queue.next_due(), Some(at(3_000)), "before at most");
-        assert_eq!(queue.start(at(3_000)), [shard("a")]);
-        assert_eq!(queue.succeeded(&shard("a"), at(3_000)), [2]);
-        queue.request(shard("a"), 3, PATIENT, at(3_000));
-        assert_eq!(queue.next_due(), Some(at(4_000)));
+        assert_eq!(queue.next_due(), Some(at(5_500)), "5 s after the last");
+        assert_eq!(queue.start(at(5_500)), [shard("a")]);
+        assert_eq!(queue.succeeded(&shard("a"), at(5_500)), [2]);
+        queue.request(shard("a"), 3, PATIENT, at(5_500));
+        assert_eq!(queue.next_due(), Some(at(6_500)));
     }
 
     #[test]
