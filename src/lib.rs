@@ -21,14 +21,20 @@
 //! | [`cli`] | the command line |
 
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
-#![warn(unreachable_pub)] // Not in tests: their binaries share modules.
+// Not in tests: their binaries share modules.
+#![cfg_attr(feature = "program", warn(unreachable_pub))]
+// Only the program reaches some of it.
+#![cfg_attr(not(feature = "program"), allow(dead_code, unused_imports))]
 
 pub mod base;
+#[cfg(feature = "program")]
 pub mod cli;
 pub mod core;
 pub mod geoshard;
 pub mod io;
+#[cfg(feature = "program")]
 pub mod ops;
+#[cfg(feature = "program")]
 pub mod route;
 pub mod support;
 pub mod testkit;

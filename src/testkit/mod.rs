@@ -2,6 +2,7 @@
 //!
 //! It imports `ops` and below; only `cli` and tests import it.
 
+#[cfg(feature = "program")]
 pub mod demo;
 pub mod embedded;
 #[cfg(test)]
