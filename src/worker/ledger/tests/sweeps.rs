@@ -69,6 +69,34 @@ fn refresh_shows_only_earlier_writes() {
 }
 
 #[test]
+fn sweeps_of_one_batch_are_handed_out_in_parts_lowest_first() {
+    let mut ledger = ledger();
+    ledger.read_up_to(20);
+    let sweeps = [13, 10, 16].map(|first| (sweep(first, first, Some("b")), Swept::Waits));
+    let (ticket, unseen) = ledger.settle_sweeps(sweeps.into(), &mut BTreeMap::new(), NOW);
+    assert_eq!((unseen.len(), ledger.sweeps(), ledger.watermark()), (1, 3, Some(10)));
+    let held = ledger.bytes();
+    ledger.seen(&shard("b"), ticket, NOW);
+    let first = ledger.hand_out_sweeps(2, NOW);
+    assert_eq!(first.iter().map(|sweep| sweep.records.0.offset()).max(), Some(13));
+    assert_eq!((first.len(), ledger.sweeps(), ledger.watermark()), (2, 3, Some(10)), "owed in the batch");
+    assert!(ledger.has_due_sweeps(NOW) && ledger.bytes() < held);
+    end(&mut ledger, first);
+    assert_eq!((ledger.sweeps(), ledger.watermark()), (1, Some(16)));
+    let last = ledger.hand_out_sweeps(2, NOW);
+    end(&mut ledger, last);
+    assert_eq!((ledger.sweeps(), ledger.bytes(), ledger.watermark()), (0, 0, Some(20)));
+}
+
+#[test]
+fn a_waiting_sweep_takes_less_than_300_bytes() {
+    let mut ledger = ledger();
+    let sweeps: Vec<_> = (0..1_000).map(|first| (sweep(first, first, Some("b")), Swept::Waits)).collect();
+    ledger.settle_sweeps(sweeps, &mut BTreeMap::new(), NOW);
+    assert!(ledger.bytes() < 300_000, "{}", ledger.bytes());
+}
+
+#[test]
 fn unanswered_sweep_is_owed_and_due_again() {
     let (mut ledger, _) = owing(&[(sweep(10, 12, None), Swept::Unanswered)]);
     let sweeps = ledger.hand_out_sweeps(1, NOW);
