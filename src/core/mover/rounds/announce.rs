@@ -1,13 +1,14 @@
-//! The round that writes placements ahead, documents in place, and clears of earlier batches.
+//! The round that writes placements ahead and documents in place, and ends what earlier batches left: sweeps and clears.
 
 use super::write::WriteDocuments;
-use super::{BatchState, Placed, deletes, document};
+use super::{BatchState, Placed, deletes, document, sweep_deletes};
 use crate::base::requests::{BulkOp, BulkOutcome, Index, WriteCondition};
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::mover::counting::FacetHistory;
 use crate::core::mover::decide::{NewestCopy, WriteTask, may_be_separated, separated};
 use crate::core::mover::{
-    AffectedShards, CONFIRMED_COPY, Clear, Done, Entry, Outcome, Refusal, RetryState, STALE_COPY, UNANSWERED,
+    AffectedShards, CONFIRMED_COPY, Clear, Done, Entry, Outcome, Refusal, RetryState, STALE_COPY, Sweep,
+    UNANSWERED,
 };
 use crate::core::placement::{KnownPlacement, Placement};
 
@@ -124,16 +125,18 @@ impl Confirming {
     }
 }
 
-/// R2: write-aheads, documents in place, and clears of earlier batches.
+/// R2: write-aheads, documents in place, and clears and due sweeps of earlier batches. These wait for no round of their own, since a
+/// request costs Elasticsearch a sync of each shard that it writes to.
 #[derive(Debug, Clone)]
 pub struct Announce {
     pub(super) batch: BatchState,
     pub(super) announced: Announced,
     pub(super) clears: Vec<Clear>,
+    pub(super) sweeps: Vec<Sweep>,
 }
 
 impl Announce {
-    /// Write-aheads, then documents in place, then clears, then copies that are in doubt.
+    /// Write-aheads, then documents in place, then clears, then copies that are in doubt, then deletes of old copies.
     pub fn ops(&self) -> Vec<BulkOp> {
         let ahead = self.announced.ahead.iter().map(|ahead| BulkOp::Index {
             index: Index::Placements,
@@ -150,12 +153,13 @@ impl Announce {
         });
         let too_early = self.announced.ahead.iter().flat_map(Ahead::too_early);
         let confirming = self.announced.confirming.iter().map(Confirming::op);
-        ahead.chain(in_place).chain(clears).chain(confirming).chain(too_early).collect()
+        let deletes = self.sweeps.iter().flat_map(sweep_deletes);
+        ahead.chain(in_place).chain(clears).chain(confirming).chain(deletes).chain(too_early).collect()
     }
 
     /// Takes one answer per operation, in order.
     pub fn answered(self, answers: Vec<BulkOutcome>) -> WriteDocuments {
-        let Self { mut batch, announced, clears } = self;
+        let Self { mut batch, announced, clears, sweeps } = self;
         let mut answers = answers.into_iter();
         let mut placed = announced.ready;
         for (ahead, answer) in announced.ahead.into_iter().zip(answers.by_ref()) {
@@ -174,9 +178,10 @@ impl Announce {
                 _ => batch.state.cache.forget(&clear.id),
             }
         }
-        for (confirming, answer) in announced.confirming.into_iter().zip(answers) {
+        for (confirming, answer) in announced.confirming.into_iter().zip(answers.by_ref()) {
             confirming.answered(answer, &mut batch);
         }
+        batch.answer_sweeps(sweeps, &mut answers);
         WriteDocuments::new(batch, placed, refused)
     }
 }

@@ -1,6 +1,6 @@
-//! The last round: deletes due old copies, and sets back placements of refused documents.
+//! The last round: deletes old copies that no search needs, and sets back placements of refused documents.
 
-use super::{BatchState, Finished, Placed, deletes};
+use super::{BatchState, Finished, Placed, sweep_deletes};
 use crate::base::ids::DocId;
 use crate::base::requests::{BulkOp, BulkOutcome, Index, WriteCondition};
 use crate::base::sabotage::{self, Sabotage};
@@ -17,7 +17,7 @@ pub(super) struct SetBack {
     pub(super) placement: Placement,
 }
 
-/// R4: deletes due old copies of this batch and earlier ones, and sets back placements of refused documents.
+/// R4: deletes old copies that need not wait for searches, and sets back placements of refused documents.
 #[derive(Debug, Clone)]
 pub struct CleanUp {
     batch: BatchState,
@@ -28,7 +28,7 @@ pub struct CleanUp {
 impl CleanUp {
     /// An entry is done once its document is written; its sweep is tracked separately.
     pub(super) fn new(mut batch: BatchState, written: Vec<Placed>, set_backs: Vec<SetBack>) -> Self {
-        let mut sweeping = std::mem::take(&mut batch.state.sweeps);
+        let mut sweeping = Vec::new();
         for Placed { entry, known, task } in written {
             let Some(sweep) = Sweep::after(&entry, &known, task.sweep_at) else {
                 let (id, touched) = (entry.id.clone(), AffectedShards::by(&known));
@@ -55,7 +55,7 @@ impl CleanUp {
 
     /// Deletes, then set-backs.
     pub fn ops(&self) -> Vec<BulkOp> {
-        let deletes = self.sweeping.iter().flat_map(|sweep| deletes(&sweep.id, sweep.leftovers(), sweep.at));
+        let deletes = self.sweeping.iter().flat_map(sweep_deletes);
         let set_backs = self.set_backs.iter().map(|set_back| BulkOp::Index {
             index: Index::Placements,
             id: set_back.entry.id.clone(),
@@ -69,23 +69,7 @@ impl CleanUp {
     pub fn answered(self, answers: Vec<BulkOutcome>) -> Finished {
         let Self { mut batch, sweeping, set_backs } = self;
         let mut answers = answers.into_iter();
-        for sweep in sweeping {
-            let answers: Vec<_> = answers.by_ref().take(sweep.leftovers().len()).collect();
-            let gone =
-                |answer: &BulkOutcome| matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::NotFound);
-            if !answers.iter().all(|answer| gone(answer) || *answer == BulkOutcome::Conflict) {
-                batch.sweeps.push((sweep, Swept::Unanswered));
-                continue;
-            }
-            // A conflict: this delete, sent twice, or a copy at least as new, which this sweep must not remove. It
-            // stays named (INV-1), and the document's next entry sweeps again.
-            if answers.iter().all(gone) {
-                batch.swept(&sweep);
-            } else {
-                batch.not_swept(&sweep);
-            }
-            batch.sweeps.push((sweep, Swept::Ended));
-        }
+        batch.answer_sweeps(sweeping, &mut answers);
         for (set_back, answer) in set_backs.into_iter().zip(answers) {
             let SetBack { entry, refusal, placement, .. } = set_back;
             match answer {
@@ -106,6 +90,31 @@ impl CleanUp {
 }
 
 impl BatchState {
+    /// Takes one answer per delete, in order.
+    pub(super) fn answer_sweeps(
+        &mut self,
+        sweeps: Vec<Sweep>,
+        answers: &mut impl Iterator<Item = BulkOutcome>,
+    ) {
+        for sweep in sweeps {
+            let answers: Vec<_> = answers.by_ref().take(sweep.leftovers().len()).collect();
+            let gone =
+                |answer: &BulkOutcome| matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::NotFound);
+            if !answers.iter().all(|answer| gone(answer) || *answer == BulkOutcome::Conflict) {
+                self.sweeps.push((sweep, Swept::Unanswered));
+                continue;
+            }
+            // A conflict: this delete, sent twice, or a copy at least as new, which this sweep must not remove. It
+            // stays named (INV-1), and the document's next entry sweeps again.
+            if answers.iter().all(gone) {
+                self.swept(&sweep);
+            } else {
+                self.not_swept(&sweep);
+            }
+            self.sweeps.push((sweep, Swept::Ended));
+        }
+    }
+
     /// The fetched document is in its geoshard; the placement need not carry it.
     fn written(&mut self, id: DocId, mut known: KnownPlacement) {
         known.placement.fetched = None;

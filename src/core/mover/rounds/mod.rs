@@ -8,9 +8,9 @@
 //! |---|---|
 //! | `mod.rs` | what a batch carries from round to round |
 //! | `read.rs` | reads of placements and copies |
-//! | `announce.rs` | placements written ahead, documents in place, clears |
+//! | `announce.rs` | placements written ahead, documents in place, clears, due deletes of old copies |
 //! | `write.rs` | documents whose placement is written; the last good copy of refused ones |
-//! | `clean_up.rs` | deletes of old copies, placements set back |
+//! | `clean_up.rs` | deletes of old copies that need not wait, placements set back |
 
 mod announce;
 mod clean_up;
@@ -103,6 +103,10 @@ fn deletes(id: &DocId, shards: &[ShardId], version: Position) -> impl Iterator<I
         id: id.clone(),
         version,
     })
+}
+
+fn sweep_deletes(sweep: &Sweep) -> impl Iterator<Item = BulkOp> {
+    deletes(&sweep.id, sweep.leftovers(), sweep.at)
 }
 
 /// The newest copy found; `None` if a read was not answered.

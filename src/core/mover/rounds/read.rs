@@ -196,7 +196,8 @@ impl ReadDocuments {
         let rewritten: HashSet<&DocId> = announced.ahead.iter().map(|ahead| &ahead.entry.id).collect();
         let mut clears = std::mem::take(&mut batch.state.clears);
         clears.retain(|clear| !rewritten.contains(&clear.id));
-        Announce { batch, announced, clears }
+        let sweeps = std::mem::take(&mut batch.state.sweeps);
+        Announce { batch, announced, clears, sweeps }
     }
 }
 

@@ -287,15 +287,17 @@ impl Owner {
         let sweeps = std::mem::take(&mut self.sweeps);
         let state = MoverState { sweeps, ..self.state.take().unwrap() };
         self.batch = Some(Batch::begin(state, Vec::new()));
-        self.up_to(Round::CleanUp, store);
+        self.up_to(Round::Announce, store);
         let sent = in_short(&self.batch().calls());
-        self.step(store);
+        while self.batch().round().is_some() {
+            self.step(store);
+        }
         let Some(Batch::Finished(Finished { state, sweeps, .. })) = self.batch.take() else {
             panic!("not finished")
         };
         assert!(sweeps.iter().all(|(_, swept)| *swept == Swept::Ended), "{sweeps:?}");
         self.state = Some(state);
-        sent
+        sent.into_iter().filter(|call| call.starts_with("delete")).collect()
     }
 
     /// One entry from beginning to end.
