@@ -8,7 +8,7 @@ use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::{Message, Offset, TopicPartitionList};
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
@@ -45,6 +45,12 @@ pub enum RecordsError {
         topic: String,
         /// Why not.
         error: TopicFactsError,
+    },
+    /// The user may not read it.
+    #[error("cannot read the topic {topic}: the brokers refuse it; give this user the ACL Read on the topic")]
+    Refused {
+        /// The topic.
+        topic: String,
     },
     /// Nothing came for too long.
     #[error("partition {partition} of {topic}: offset {offset} was not read within {MAX_SILENCE:?}")]
@@ -133,6 +139,35 @@ impl RecordsReader {
         Ok(low..high)
     }
 
+    /// The same of the first `partitions` partitions, with two requests to each broker.
+    pub fn ranges(&self, partitions: i32) -> Result<BTreeMap<i32, Range<i64>>, RecordsError> {
+        // Brokers take these two for times, and know what they mean.
+        let low = self.offsets_at(partitions, Offset::Beginning)?;
+        let high = self.offsets_at(partitions, Offset::End)?;
+        Ok(low.into_iter().zip(high).map(|((partition, low), (_, high))| (partition, low..high)).collect())
+    }
+
+    fn offsets_at(&self, partitions: i32, time: Offset) -> Result<BTreeMap<i32, i64>, RecordsError> {
+        if partitions <= 0 {
+            return Ok(BTreeMap::new());
+        }
+        let ask = || -> KafkaResult<BTreeMap<i32, i64>> {
+            let mut asked = TopicPartitionList::new();
+            for partition in 0..partitions {
+                asked.add_partition_offset(&self.topic, partition, time)?;
+            }
+            let answer = self.consumer.offsets_for_times(asked, TIMEOUT)?;
+            let offset =
+                |element: rdkafka::topic_partition_list::TopicPartitionListElem<'_>| match element.offset() {
+                    Offset::Offset(offset) => Ok((element.partition(), offset)),
+                    _ => Err(KafkaError::MetadataFetch(RDKafkaErrorCode::NoOffset)),
+                };
+            let elements = answer.elements().into_iter();
+            elements.map(|element| element.error().and_then(|()| offset(element))).collect()
+        };
+        ask().map_err(while_doing("ask where partitions begin and end"))
+    }
+
     /// The group's committed offset of each of these partitions that has one.
     pub fn committed(&self, partitions: Range<i32>) -> Result<BTreeMap<i32, i64>, RecordsError> {
         let mut asked = TopicPartitionList::new();
@@ -186,6 +221,9 @@ impl RecordsReader {
                 None => {}
                 // For a reader of committed records a partition also ends where a transaction is under way.
                 Some(Err(KafkaError::PartitionEOF(_))) => break Ok(range.end),
+                Some(Err(error)) if is_refusal(&error) => {
+                    break Err(RecordsError::Refused { topic: self.topic.clone() });
+                }
                 Some(Err(error)) => last_error = Some(error),
                 Some(Ok(message)) if message.partition() != partition || message.offset() < next => {}
                 Some(Ok(message)) => {
@@ -293,6 +331,10 @@ impl RecordsReader {
     }
 }
 
+fn is_refusal(error: &KafkaError) -> bool {
+    error.rdkafka_error_code() == Some(RDKafkaErrorCode::TopicAuthorizationFailed)
+}
+
 fn offsets(range: &Range<i64>) -> u64 {
     u64::try_from(range.end.saturating_sub(range.start)).unwrap_or(0)
 }
@@ -316,9 +358,10 @@ fn windows(range: Range<i64>, most: u64) -> impl Iterator<Item = Range<i64>> {
 mod tests {
     use rdkafka::ClientConfig;
     use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+    use rdkafka::types::RDKafkaRespErr;
 
     use super::*;
-    use crate::testkit::embedded::broker::EmbeddedBroker;
+    use crate::testkit::embedded::broker::{BrokerCall, EmbeddedBroker};
 
     const BOUND: Bound = Bound { records: u64::MAX, time: Duration::from_secs(60) };
 
@@ -379,5 +422,31 @@ mod tests {
         let late = find("k3", Bound { time: Duration::ZERO, ..BOUND });
         assert!(late.found.is_none() && !late.is_complete, "{late:?}");
         assert_eq!(reader.first(0, 5..9012).unwrap().unwrap().record.offset, 5);
+    }
+
+    #[test]
+    fn ranges_of_all_partitions_are_those_of_each() {
+        let broker = EmbeddedBroker::start().unwrap();
+        broker.create_topic("t", 3).unwrap();
+        produce(&broker, (0..7).map(|n| n.to_string()));
+        let reader = reader(&broker);
+        let ranges = reader.ranges(3).unwrap();
+        assert_eq!(ranges, (0..3).map(|partition| (partition, reader.range(partition).unwrap())).collect());
+        assert_eq!((&ranges[&0], &ranges[&2]), (&(0..7), &(0..0)));
+        assert_eq!(reader.ranges(0).unwrap(), BTreeMap::new());
+        assert!(reader.ranges(4).is_err(), "there is no fourth partition");
+    }
+
+    #[test]
+    fn topic_that_may_not_be_read_is_named_at_once() {
+        let broker = EmbeddedBroker::start().unwrap();
+        broker.create_topic("t", 1).unwrap();
+        produce(&broker, ["k".to_owned()]);
+        let refused = [RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED; 50];
+        broker.fail_next(BrokerCall::Fetch, &refused).unwrap();
+        let begun = Instant::now();
+        let error = reader(&broker).first(0, 0..1).unwrap_err();
+        assert!(matches!(&error, RecordsError::Refused { topic } if topic == "t"), "{error}");
+        assert!(begun.elapsed() < MAX_SILENCE, "it waited for records");
     }
 }
