@@ -195,7 +195,7 @@ async fn read(
 ) -> Result<FoundLetters, Failure> {
     let reading = tokio::task::spawn_blocking(move || -> Result<FoundLetters, LettersError> {
         let reader = RecordsReader::new(&config, &topic, stop)?;
-        read_letters(&reader, &filter, limit, None)
+        read_letters(&reader, &filter, limit)
     });
     Ok(reading.await??)
 }

@@ -33,6 +33,8 @@ pub(super) struct StatusArgs {
     json: bool,
 }
 
+/// Dead letters counted, of each partition.
+const NEWEST_LETTERS: i64 = 10_000;
 /// Clears a terminal.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
@@ -41,7 +43,14 @@ pub(super) async fn status(args: StatusArgs) -> Result<ExitCode, Failure> {
     let stop = signals::stop_on_signal_or_hang_up()?;
     let pause = args.sample.unwrap_or(config.commit.interval + Duration::from_secs(1));
     let elastic = Arc::new(connect::elasticsearch(&config)?);
-    let question = Question { config, elastic, workers: args.workers, stop: stop.clone() };
+    let question = Question {
+        config,
+        elastic,
+        workers: args.workers,
+        newest_letters: NEWEST_LETTERS,
+        letters_every: Duration::ZERO,
+        stop: stop.clone(),
+    };
     let mut before = None;
     loop {
         let asked = tokio::select! {

@@ -80,7 +80,7 @@ pub struct FoundLetters {
     pub by_reason: BTreeMap<String, u64>,
 }
 
-/// Reads the letters that `filter` takes, and keeps the newest `limit` of them. `newest`: only so many records of each partition.
+/// Reads the letters that `filter` takes, and keeps the newest `limit` of them.
 ///
 /// # Errors
 /// If the topic cannot be read, or the letters do not fit into memory.
@@ -88,16 +88,12 @@ pub fn read_letters(
     reader: &RecordsReader,
     filter: &LetterFilter,
     limit: usize,
-    newest: Option<i64>,
 ) -> Result<FoundLetters, LettersError> {
     let mut found = FoundLetters::default();
     let mut bytes = 0;
     let mut all: VecDeque<LetterSeen> = VecDeque::new();
     for partition in 0..reader.partitions()? {
         let mut range = reader.range(partition)?;
-        if let Some(newest) = newest {
-            range.start = range.start.max(range.end.saturating_sub(newest));
-        }
         let places: Vec<i64> = filter
             .places
             .iter()

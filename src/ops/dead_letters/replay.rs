@@ -141,7 +141,7 @@ impl Replay<'_> {
         let (filter, limit, stop) = (self.filter.clone(), self.limit, self.stop.clone());
         let mut letters = blocking(move || -> Result<_, LettersError> {
             let reader = RecordsReader::new(&config, &topic, stop.clone())?;
-            let letters = read_letters(&reader, &filter, limit, None)?.letters;
+            let letters = read_letters(&reader, &filter, limit)?.letters;
             let source = RecordsReader::new(&config, &config.kafka.topic, stop)?;
             restore(&source, &config.kafka.topic, letters)
         })

@@ -1,5 +1,5 @@
-//! The whole group at a glance, for `geofold status`, from any machine: members and partitions, lag and its trend, stopped partitions,
-//! maps, Elasticsearch, dead letters. It joins no group and changes nothing.
+//! The whole group at a glance, for `geofold status` and the page of the group, from any machine: members and partitions, lag and its
+//! trend, stopped partitions, maps, Elasticsearch, dead letters. It joins no group and changes nothing.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -13,6 +13,7 @@ mod report;
 mod workers;
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -20,9 +21,9 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::members::{GroupMember, GroupSeen};
 pub use self::report::{AuditSeen, GroupReport, LettersReport, MapsReport, Offsets, PartitionReport};
-pub use self::workers::WorkerSeen;
+pub use self::workers::{UNVIEWED, WorkerSeen};
 use super::audit::periodic::LastAudit;
-use super::dead_letters::{LetterFilter, LettersError, read_letters};
+use super::dead_letters::{LetterFilter, LetterSeen};
 use super::records::{RecordsError, RecordsReader};
 use crate::io::claims::Claim;
 use crate::io::elastic::{AdminCall, Elastic, Get, GetAnswer, Index, Method};
@@ -35,8 +36,6 @@ use crate::support::config::Config;
 const GROUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the brokers may take to describe the topic.
 const TOPIC_TIMEOUT: Duration = Duration::from_secs(10);
-/// Dead letters counted by reason, of each partition.
-const NEWEST_LETTERS: i64 = 10_000;
 /// Dead letters made since then are news.
 pub const RECENT: Duration = Duration::from_secs(3600);
 
@@ -48,15 +47,40 @@ pub struct Question {
     pub elastic: Arc<dyn Elastic>,
     /// Workers' addresses; empty: those that the configuration and the group give.
     pub workers: Vec<String>,
+    /// How many dead letters of each partition are counted: the newest.
+    pub newest_letters: i64,
+    /// Dead letters are counted again after this time.
+    pub letters_every: Duration,
     /// Ends it.
     pub stop: CancellationToken,
 }
 
+/// What a later question goes on from.
+#[derive(Debug, Clone)]
+pub struct EarlierAnswer {
+    sample: OffsetSample,
+    letters: Option<LettersCount>,
+}
+
+impl EarlierAnswer {
+    /// Time since its offsets were read.
+    pub fn age(&self) -> Duration {
+        self.sample.at.elapsed()
+    }
+}
+
 /// Offsets at one moment.
 #[derive(Debug, Clone)]
-pub struct OffsetSample {
+struct OffsetSample {
     at: Instant,
     offsets: BTreeMap<i32, Offsets>,
+}
+
+/// Dead letters at one moment.
+#[derive(Debug, Clone)]
+struct LettersCount {
+    at: Instant,
+    report: Result<LettersReport, String>,
 }
 
 /// What Kafka says.
@@ -64,7 +88,7 @@ struct KafkaSide {
     group: Result<GroupSeen, String>,
     facts: TopicFacts,
     sample: OffsetSample,
-    letters: Option<Result<LettersReport, String>>,
+    letters: Option<LettersCount>,
 }
 
 /// What the meta index says.
@@ -132,21 +156,22 @@ impl Question {
     /// Asks everything. The trend is since `before`; without it, offsets are read twice, `pause` apart.
     pub async fn ask(
         &self,
-        before: Option<OffsetSample>,
+        before: Option<EarlierAnswer>,
         pause: Duration,
-    ) -> Result<(GroupReport, OffsetSample), RecordsError> {
-        let before = match before {
-            Some(before) => before,
+    ) -> Result<(GroupReport, EarlierAnswer), RecordsError> {
+        let (before, letters) = match before {
+            Some(EarlierAnswer { sample, letters }) => (sample, letters),
             None => {
                 let first = self.offsets().await?;
                 tokio::time::sleep(pause).await;
-                first
+                (first, None)
             }
         };
+        let letters = letters.filter(|count| count.at.elapsed() < self.letters_every);
         let partitions = i32::try_from(before.offsets.len()).unwrap_or(i32::MAX);
         // ⚠ Before the committed offsets: what is remembered there was committed.
         let (meta, health) = tokio::join!(self.meta(partitions), self.health());
-        let kafka = self.kafka().await?;
+        let kafka = self.kafka(letters).await?;
         let group = kafka.group.as_ref().ok();
         let addresses = workers::addresses(&self.workers, &self.config, group);
         let workers = workers::ask(&addresses, !self.workers.is_empty(), &self.config).await;
@@ -160,10 +185,10 @@ impl Question {
             meta: meta.as_ref().map_err(String::as_str),
             health,
             workers,
-            letters: kafka.letters,
+            letters: kafka.letters.clone().map(|count| count.report),
             time: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(),
         });
-        Ok((report, kafka.sample))
+        Ok((report, EarlierAnswer { sample: kafka.sample, letters: kafka.letters }))
     }
 
     /// Only the offsets.
@@ -177,8 +202,9 @@ impl Question {
         .await
     }
 
-    async fn kafka(&self) -> Result<KafkaSide, RecordsError> {
-        let (config, stop) = (self.config.clone(), self.stop.clone());
+    /// What Kafka says; `counted` are dead letters that need not be counted again yet.
+    async fn kafka(&self, counted: Option<LettersCount>) -> Result<KafkaSide, RecordsError> {
+        let (config, stop, newest) = (self.config.clone(), self.stop.clone(), self.newest_letters);
         blocking(move || {
             use rdkafka::consumer::Consumer as _;
             let topic = &config.kafka.topic;
@@ -193,9 +219,11 @@ impl Question {
             };
             let group = members::describe(reader.consumer(), &config.kafka.group_id, topic, GROUP_TIMEOUT);
             let sample = sample(&reader, facts.partitions)?;
-            let letters = config.dead_letter.topic.as_deref();
-            let letters =
-                letters.map(|topic| letters_of(&config, topic, stop).map_err(|error| error.to_string()));
+            let count = |topic: &str| LettersCount {
+                at: Instant::now(),
+                report: letters_of(&config, topic, newest, stop).map_err(|error| error.to_string()),
+            };
+            let letters = counted.or_else(|| config.dead_letter.topic.as_deref().map(count));
             Ok(KafkaSide { group, facts, sample, letters })
         })
         .await
@@ -253,40 +281,91 @@ fn sample(reader: &RecordsReader, partitions: i32) -> Result<OffsetSample, Recor
     // ⚠ Before the ends: a lag is never negative.
     let committed = reader.committed(0..partitions)?;
     let at = Instant::now();
-    let one = |partition| {
-        let range = reader.range(partition)?;
+    let one = |(partition, range): (i32, std::ops::Range<i64>)| {
         let committed = committed.get(&partition).copied();
-        Ok((partition, Offsets { begin: range.start, end: range.end, committed }))
+        (partition, Offsets { begin: range.start, end: range.end, committed })
     };
-    let offsets: Result<_, RecordsError> = (0..partitions).map(one).collect();
-    Ok(OffsetSample { at, offsets: offsets? })
+    Ok(OffsetSample { at, offsets: reader.ranges(partitions)?.into_iter().map(one).collect() })
 }
 
-/// Counts of the newest dead letters.
-fn letters_of(config: &Config, topic: &str, stop: CancellationToken) -> Result<LettersReport, LettersError> {
+/// Counts the `newest` dead letters of each partition.
+fn letters_of(
+    config: &Config,
+    topic: &str,
+    newest: i64,
+    stop: CancellationToken,
+) -> Result<LettersReport, RecordsError> {
     let reader = RecordsReader::new(config, topic, stop)?;
-    let mut in_topic = 0;
-    for partition in 0..reader.partitions()? {
-        let range = reader.range(partition)?;
-        in_topic += range.end - range.start;
-    }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let since = now.saturating_sub(RECENT).as_millis();
     let recent = LetterFilter { since_ms: i64::try_from(since).ok(), ..LetterFilter::default() };
-    let all = read_letters(&reader, &LetterFilter::default(), 0, Some(NEWEST_LETTERS))?;
-    let recent = read_letters(&reader, &recent, 0, Some(NEWEST_LETTERS))?;
-    Ok(LettersReport {
-        topic: topic.to_owned(),
-        in_topic,
-        counted: all.matching,
-        by_reason: all.by_reason,
-        last_hour: recent.matching,
-        last_hour_by_reason: recent.by_reason,
-    })
+    let mut report = LettersReport { topic: topic.to_owned(), ..LettersReport::default() };
+    for (partition, range) in reader.ranges(reader.partitions()?)? {
+        report.in_topic += range.end - range.start;
+        let start = range.start.max(range.end.saturating_sub(newest));
+        let (has_older, mut is_first) = (start > range.start, true);
+        reader.read(partition, start..range.end, None, |dated| {
+            let letter = LetterSeen::of(partition, dated);
+            let is_recent = recent.takes(&letter);
+            report.counted += 1;
+            if is_recent {
+                report.last_hour += 1;
+                *report.last_hour_by_reason.entry(letter.reason.clone()).or_default() += 1;
+            }
+            *report.by_reason.entry(letter.reason).or_default() += 1;
+            report.last_hour_has_more |= has_older && is_first && is_recent;
+            is_first = false;
+            ControlFlow::Continue(())
+        })?;
+    }
+    Ok(report)
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     tokio::task::spawn_blocking(work)
         .await
         .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+}
+
+#[cfg(test)]
+mod tests {
+    use rdkafka::ClientConfig;
+    use rdkafka::message::{Header, OwnedHeaders};
+    use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+
+    use super::*;
+    use crate::base::headers;
+    use crate::testkit::embedded::broker::EmbeddedBroker;
+
+    #[test]
+    fn newest_dead_letters_are_counted_by_reason_and_age() {
+        let broker = EmbeddedBroker::start().unwrap();
+        broker.create_topic("bad", 2).unwrap();
+        let mut config = Config::default();
+        config.kafka.brokers = vec![broker.address().to_owned()];
+        let producer: BaseProducer =
+            ClientConfig::new().set("bootstrap.servers", broker.address()).create().unwrap();
+        for (reason, time) in [("bad_key", "1"), ("bad_key", "2"), ("no_location", ""), ("bad_key", "")] {
+            let header = |key, value| Header { key, value: Some(value) };
+            let headers = OwnedHeaders::new().insert(header(headers::REASON_HEADER, reason));
+            let headers = headers.insert(header(headers::TIME_HEADER, time));
+            producer
+                .send(BaseRecord::to("bad").key("k").payload("{}").partition(1).headers(headers))
+                .map_err(|(error, _)| error)
+                .unwrap();
+        }
+        producer.flush(Duration::from_secs(20)).unwrap();
+        let count = |newest| letters_of(&config, "bad", newest, CancellationToken::new()).unwrap();
+        let all = count(10);
+        assert_eq!((all.in_topic, all.counted, all.last_hour, all.last_hour_has_more), (4, 4, 2, false));
+        assert_eq!(all.by_reason, [("bad_key".to_owned(), 3), ("no_location".to_owned(), 1)].into());
+        assert_eq!(
+            all.last_hour_by_reason,
+            [("bad_key".to_owned(), 1), ("no_location".to_owned(), 1)].into()
+        );
+        let some = count(3);
+        assert_eq!((some.counted, some.last_hour, some.last_hour_has_more), (3, 2, false), "all recent ones");
+        let few = count(1);
+        assert_eq!((few.in_topic, few.counted, few.last_hour, few.last_hour_has_more), (4, 1, 1, true));
+    }
 }

@@ -1,4 +1,4 @@
-//! What `geofold status` prints, and what of it needs a person. Pure.
+//! What `geofold status` prints and the page of the group shows, and what of it needs a person. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,6 +12,7 @@ use crate::io::claims::Claim;
 use crate::io::maps::{MapChangeStage, MapsState};
 use crate::io::meta::TopicFacts;
 use crate::support::config::Config;
+use crate::support::telemetry::events::Numbers;
 
 /// Offsets of a partition.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -94,6 +95,16 @@ pub struct LettersReport {
     pub last_hour: u64,
     /// Those, by reason.
     pub last_hour_by_reason: BTreeMap<String, u64>,
+    /// Whether the last hour may have more than were counted.
+    pub last_hour_has_more: bool,
+}
+
+impl LettersReport {
+    /// Letters of the last hour, in words.
+    fn recent(&self) -> String {
+        let at_least = if self.last_hour_has_more { "at least " } else { "" };
+        format!("{at_least}{}", self.last_hour)
+    }
 }
 
 /// The group.
@@ -199,7 +210,7 @@ impl GroupReport {
             let counts = counts(&letters.last_hour_by_reason);
             format!(
                 "{} dead letters in the last hour: {counts}; geofold dead-letters list --since 1h",
-                letters.last_hour
+                letters.recent()
             )
         }));
         let audit = known.audit.map(|last| AuditSeen {
@@ -321,7 +332,7 @@ fn of_partition(partition: &PartitionReport, meta: &Meta, config: &Config, has_m
     if has_members && partition.reason.is_none() && stands && partition.state == "not asked" {
         findings.push(format!(
             "partition {number}: {lag} records wait and its committed offset does not move; no worker was reached that says why \
-             (--workers HOST:PORT)"
+             (geofold status --workers HOST:PORT)"
         ));
     }
     findings
@@ -366,19 +377,74 @@ fn counts(by_reason: &BTreeMap<String, u64>) -> String {
     by_reason.iter().map(|(reason, count)| format!("{count} {reason}")).collect::<Vec<_>>().join(", ")
 }
 
-impl fmt::Display for GroupReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "group {} on topic {}, epoch {}: ", self.group, self.topic, self.epoch)?;
+impl GroupReport {
+    /// What the broker says of the group, in words.
+    pub fn described(&self) -> String {
         match (&self.description, &self.group_error) {
-            (Some(group), _) => writeln!(f, "{}, {} members", group.state, group.members.len())?,
+            (Some(group), _) => format!("{}, {} members", group.state, group.members.len()),
             (None, error) => {
-                writeln!(
-                    f,
-                    "not described by the broker ({}); owners by claims",
-                    error.as_deref().unwrap_or("no answer")
-                )?;
+                let error = error.as_deref().unwrap_or("no answer");
+                format!("not described by the broker ({error}); owners by claims")
             }
         }
+    }
+
+    /// Maps, audit, Elasticsearch and dead letters: the name of each, and a line about it.
+    pub fn lines(&self) -> Vec<(&'static str, String)> {
+        let mut lines = vec![("map", self.of_maps())];
+        lines.extend(self.of_audit().map(|audit| ("audit", audit)));
+        let elasticsearch = self.elasticsearch.as_deref().unwrap_or("does not answer");
+        lines.push(("elasticsearch", elasticsearch.to_owned()));
+        lines.push(("dead letters", self.of_letters()));
+        lines
+    }
+
+    fn of_maps(&self) -> String {
+        let Some(MapsReport { deciding, other, stage, generation, unconfirmed }) = &self.maps else {
+            return "as configured, never changed".to_owned();
+        };
+        let other = other.as_ref().map_or_else(String::new, |other| format!(", {other} is live too"));
+        let unconfirmed = match unconfirmed.as_slice() {
+            [] => String::new(),
+            partitions => format!(", not confirmed by partitions {}", Numbers::of(partitions)),
+        };
+        format!("{deciding} decides, stage {stage}, generation {generation}{other}{unconfirmed}")
+    }
+
+    fn of_audit(&self) -> Option<String> {
+        let Some(AuditSeen { seconds_ago, wrong }) = &self.audit else {
+            return self.audit_interval_seconds.map(|_| "none has ended yet".to_owned());
+        };
+        let wrong = wrong.map_or_else(String::new, |wrong| format!(", {} wrong documents", count(wrong)));
+        let ago = figures::time(Duration::from_secs(*seconds_ago));
+        Some(format!("the last one ended {ago} ago{wrong}"))
+    }
+
+    fn of_letters(&self) -> String {
+        match &self.dead_letters {
+            None => "not read".to_owned(),
+            Some(letters) if letters.counted == 0 => format!("none in {}", letters.topic),
+            Some(letters) => format!(
+                "{} of the newest in {}: {}; {} in the last hour",
+                letters.counted,
+                letters.topic,
+                counts(&letters.by_reason),
+                letters.recent()
+            ),
+        }
+    }
+}
+
+impl fmt::Display for GroupReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "group {} on topic {}, epoch {}: {}",
+            self.group,
+            self.topic,
+            self.epoch,
+            self.described()
+        )?;
         writeln!(
             f,
             "lag {} ({:+.0}/s over {:.1} s), {:.0} records/s committed",
@@ -405,41 +471,8 @@ impl fmt::Display for GroupReport {
             )?;
         }
         f.write_str("\n")?;
-        match &self.maps {
-            None => writeln!(f, "map            as configured, never changed")?,
-            Some(MapsReport { deciding, other, stage, generation, unconfirmed }) => {
-                write!(f, "map            {deciding} decides, stage {stage}, generation {generation}")?;
-                if let Some(other) = other {
-                    write!(f, ", {other} is live too")?;
-                }
-                if !unconfirmed.is_empty() {
-                    write!(f, ", not confirmed by partitions {unconfirmed:?}")?;
-                }
-                f.write_str("\n")?;
-            }
-        }
-        match (&self.audit, self.audit_interval_seconds) {
-            (None, None) => {}
-            (None, Some(_)) => writeln!(f, "audit          none has ended yet")?,
-            (Some(AuditSeen { seconds_ago, wrong }), _) => {
-                let wrong =
-                    wrong.map_or_else(String::new, |wrong| format!(", {} wrong documents", count(wrong)));
-                let ago = figures::time(Duration::from_secs(*seconds_ago));
-                writeln!(f, "audit          the last one ended {ago} ago{wrong}")?;
-            }
-        }
-        writeln!(f, "elasticsearch  {}", self.elasticsearch.as_deref().unwrap_or("does not answer"))?;
-        match &self.dead_letters {
-            None => writeln!(f, "dead letters   not read")?,
-            Some(letters) if letters.counted == 0 => writeln!(f, "dead letters   none in {}", letters.topic)?,
-            Some(letters) => writeln!(
-                f,
-                "dead letters   {} of the newest in {}: {}; {} in the last hour",
-                letters.counted,
-                letters.topic,
-                counts(&letters.by_reason),
-                letters.last_hour
-            )?,
+        for (name, line) in self.lines() {
+            writeln!(f, "{name:<15}{line}")?;
         }
         if self.findings.is_empty() {
             return f.write_str("nothing needs attention");
@@ -528,6 +561,7 @@ mod tests {
     fn each_trouble_is_a_finding() {
         let stopped = || WorkerSeen {
             url: "u".to_owned(),
+            name: None,
             error: None,
             ready: false,
             reasons: [("partition 0".to_owned(), "bad record".to_owned())].into(),
@@ -607,6 +641,7 @@ mod tests {
         assert!(!plain.to_string().contains("audit"), "{plain}");
         let worker = WorkerSeen {
             url: "u".to_owned(),
+            name: None,
             error: None,
             ready: true,
             reasons: BTreeMap::new(),
@@ -620,6 +655,22 @@ mod tests {
         let text = report.to_string();
         assert!(text.contains("the last one ended 1 h 0 min ago, 0 wrong documents"), "{text}");
         assert!(text.contains("1 min 1 s"), "{text}");
+    }
+
+    #[test]
+    fn dead_letters_beyond_those_counted_are_not_denied() {
+        let letters = |last_hour_has_more| LettersReport {
+            counted: 7,
+            last_hour: 7,
+            last_hour_by_reason: [("bad_key".to_owned(), 7)].into(),
+            last_hour_has_more,
+            ..LettersReport::default()
+        };
+        let of = |letters| Case { letters: Some(Ok(letters)), ..Case::default() }.report();
+        assert!(of(letters(false)).findings[0].starts_with("7 dead letters"));
+        let report = of(letters(true));
+        assert!(report.findings[0].starts_with("at least 7 dead letters"), "{report}");
+        assert!(report.to_string().contains("; at least 7 in the last hour"), "{report}");
     }
 
     #[test]

@@ -1,10 +1,12 @@
 //! What the workers themselves say: `/status.json` of each one that can be reached.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+
+use url::{Host, Url};
 
 use super::members::GroupSeen;
 use crate::support::config::Config;
@@ -17,11 +19,16 @@ const MAX_BYTES: usize = 8 << 20;
 /// Maximum workers asked.
 const MAX_WORKERS: usize = 256;
 
+/// The query of `/status.json` for an answer that does not count as viewing the worker's page: it shows neither document counts nor load.
+pub const UNVIEWED: &str = "unviewed";
+
 /// A worker's answer.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct WorkerSeen {
     /// Where it was asked.
     pub url: String,
+    /// Its name: client, host, process. `None`: it did not say.
+    pub name: Option<String>,
     /// Why it did not answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -65,6 +72,8 @@ struct Status {
 struct Named {
     topic: String,
     group: String,
+    #[serde(default)]
+    name: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -98,7 +107,11 @@ pub(super) fn addresses(given: &[String], config: &Config, group: Option<&GroupS
     match listen.ip() {
         ip if ip.is_loopback() => drop(hosts.insert(literal(ip))),
         ip => {
-            let local = if ip.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { ip };
+            let local = match ip {
+                IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::from(Ipv4Addr::LOCALHOST),
+                IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::from(Ipv6Addr::LOCALHOST),
+                ip => ip,
+            };
             hosts.insert(literal(local));
             let members = group.map_or(&[][..], |group| &group.members);
             let remote = members.iter().filter_map(|member| member.host.parse::<IpAddr>().ok());
@@ -115,7 +128,8 @@ fn literal(ip: IpAddr) -> String {
     }
 }
 
-/// Asks every address at once. An address without a worker of this group is left out, unless it was named.
+/// Asks every address at once. An address without a worker of this group is left out, unless it was named; so is a worker's second
+/// address.
 pub(super) async fn ask(addresses: &[String], are_named: bool, config: &Config) -> Vec<WorkerSeen> {
     // Workers are in this network: no proxy.
     let Ok(client) = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build() else {
@@ -126,6 +140,7 @@ pub(super) async fn ask(addresses: &[String], are_named: bool, config: &Config) 
     let seen = addresses.iter().zip(answers).filter_map(|(url, answer)| match answer {
         Ok(status) => Some(WorkerSeen {
             url: url.clone(),
+            name: status.worker.name,
             error: None,
             ready: status.ready,
             reasons: status.reasons.into_iter().map(|reason| (reason.part, reason.reason)).collect(),
@@ -138,6 +153,7 @@ pub(super) async fn ask(addresses: &[String], are_named: bool, config: &Config) 
         }),
         Err(error) if are_named => Some(WorkerSeen {
             url: url.clone(),
+            name: None,
             error: Some(error),
             ready: false,
             reasons: BTreeMap::new(),
@@ -146,12 +162,29 @@ pub(super) async fn ask(addresses: &[String], are_named: bool, config: &Config) 
         }),
         Err(_) => None,
     });
-    seen.collect()
+    once_each(seen.collect())
+}
+
+/// The first address of each worker, or the first that is of use on other machines. Workers that say no name are kept.
+fn once_each(mut workers: Vec<WorkerSeen>) -> Vec<WorkerSeen> {
+    workers.sort_by_key(|worker| is_loopback(&worker.url));
+    let mut names = BTreeSet::new();
+    workers.retain(|worker| worker.name.as_ref().is_none_or(|name| names.insert(name.clone())));
+    workers
+}
+
+fn is_loopback(url: &str) -> bool {
+    match Url::parse(url).ok().as_ref().and_then(Url::host) {
+        Some(Host::Ipv4(ip)) => ip.is_loopback(),
+        Some(Host::Ipv6(ip)) => ip.is_loopback(),
+        Some(Host::Domain(name)) => name == "localhost",
+        None => false,
+    }
 }
 
 async fn one(client: &reqwest::Client, url: &str, config: &Config) -> Result<Status, String> {
     let said = |error: reqwest::Error| crate::base::causes::with_causes(&error.without_url());
-    let mut answer = client.get(format!("{url}/status.json")).send().await.map_err(said)?;
+    let mut answer = client.get(format!("{url}/status.json?{UNVIEWED}")).send().await.map_err(said)?;
     if !answer.status().is_success() {
         return Err(format!("answered {}", answer.status()));
     }
@@ -163,7 +196,7 @@ async fn one(client: &reqwest::Client, url: &str, config: &Config) -> Result<Sta
         }
     }
     let status: Status = serde_json::from_slice(&body).map_err(|_| "not a worker of geofold".to_owned())?;
-    let Named { topic, group } = &status.worker;
+    let Named { topic, group, .. } = &status.worker;
     if *topic != config.kafka.topic || *group != config.kafka.group_id {
         return Err(format!("a worker of another group ({group}, topic {topic})"));
     }
@@ -194,14 +227,51 @@ mod tests {
         assert_eq!(ask(&config), ["http://127.0.0.1:9464"]);
         config.admin.listen = "0.0.0.0:9464".parse().unwrap();
         assert_eq!(ask(&config), ["http://10.0.0.5:9464", "http://10.0.0.6:9464", "http://127.0.0.1:9464"]);
+        config.admin.listen = "[::]:9464".parse().unwrap();
+        assert!(ask(&config).contains(&"http://[::1]:9464".to_owned()), "{:?}", ask(&config));
+        config.admin.listen = "127.0.0.1:0".parse().unwrap();
+        assert!(ask(&config).is_empty());
         let given = ["a:1".to_owned(), "https://b/".to_owned()];
         assert_eq!(addresses(&given, &config, Some(&group)), ["http://a:1", "https://b"]);
+    }
+
+    #[test]
+    fn worker_with_two_addresses_is_one() {
+        let seen = |url: &str, name: Option<&str>| WorkerSeen {
+            url: url.to_owned(),
+            name: name.map(str::to_owned),
+            error: None,
+            ready: true,
+            reasons: BTreeMap::new(),
+            partitions: BTreeMap::new(),
+            oldest_dirty_seconds: BTreeMap::new(),
+        };
+        let workers = vec![
+            seen("http://127.0.0.1:9464", Some("one")),
+            seen("http://192.168.0.5:9464", Some("one")),
+            seen("http://[::1]:9464", Some("two")),
+            seen("http://localhost:9465", None),
+            seen("http://10.0.0.7:9464", None),
+            seen("http://10.0.0.8:9464", Some("three")),
+        ];
+        let urls: Vec<String> = once_each(workers).into_iter().map(|worker| worker.url).collect();
+        assert_eq!(
+            urls,
+            [
+                "http://192.168.0.5:9464",
+                "http://10.0.0.7:9464",
+                "http://10.0.0.8:9464",
+                "http://[::1]:9464",
+                "http://localhost:9465"
+            ]
+        );
     }
 
     #[test]
     fn reason_of_a_stopped_partition_is_that_of_its_worker() {
         let worker = WorkerSeen {
             url: String::new(),
+            name: None,
             error: None,
             ready: false,
             reasons: [("partition 3", "bad record"), ("source", "fails")]
