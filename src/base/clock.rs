@@ -10,7 +10,7 @@ use std::time::Duration;
 pub struct Instant(Duration);
 
 impl Instant {
-    /// A point in time for tests: `since_start` after an arbitrary zero.
+    /// A point in time: `since_start` after the clock's zero.
     pub const fn from_start(since_start: Duration) -> Self {
         Self(since_start)
     }

@@ -17,7 +17,8 @@ use crate::io::elastic::repeat::RepeatedReads;
 use crate::io::maps::{MapsRecord, Watcher};
 use crate::io::meta::TopicFacts;
 use crate::ops::admin::{
-    self, AdminState, CoverSource, DocumentCounts, MapNow, StatusParts, StatusSource, ViewedLoad, Worker,
+    self, AdminState, CoverSource, DocumentCounts, GroupSource, MapNow, StatusParts, StatusSource,
+    ViewedLoad, Worker,
 };
 use crate::ops::audit::periodic::PeriodicAudit;
 use crate::ops::check::CheckTarget;
@@ -111,13 +112,16 @@ pub(super) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
         Arc::new(move || maps.record().deciding().clone())
     };
     let (partition_status, partition_status_reader) = watch::channel(Vec::new());
+    let this = Worker {
+        version: env!("CARGO_PKG_VERSION"),
+        topic: config.kafka.topic.clone(),
+        group: config.kafka.group_id.clone(),
+        prefix: config.elasticsearch.prefix.clone(),
+        name: worker::worker_name(&config.kafka.client_id),
+    };
+    let group = GroupSource::new(this.clone(), clock.clone(), config.commit.interval);
     let status = StatusSource::new(StatusParts {
-        worker: Worker {
-            version: env!("CARGO_PKG_VERSION"),
-            topic: config.kafka.topic.clone(),
-            group: config.kafka.group_id.clone(),
-            prefix: config.elasticsearch.prefix.clone(),
-        },
+        worker: this,
         clock: clock.clone(),
         metrics: metrics.clone(),
         health: health.clone(),
@@ -133,14 +137,18 @@ pub(super) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let cover =
         CoverSource { maps: Arc::new(move || live.live()), prefix: config.elasticsearch.prefix.clone() };
     let admin_stop = CancellationToken::new();
-    let state = AdminState { metrics: metrics.clone(), health: health.clone(), status, cover };
-    let (_, admin_server) =
+    let state =
+        AdminState { metrics: metrics.clone(), health: health.clone(), status, group: group.clone(), cover };
+    let (bound, admin_server) =
         admin::serve(config.admin.listen, admin::routes(state), admin_stop.clone(), &supervisor).await?;
     let prefix = config.elasticsearch.prefix.clone();
     let counting = counts.keep_counting(elastic.clone(), prefix, admin_stop.clone());
     supervisor.spawn("document counts", admin_stop.clone(), counting);
     let reading = load.keep_reading(elastic.clone(), config.kafka.topic.clone(), map, admin_stop.clone());
     supervisor.spawn("load shown", admin_stop.clone(), reading);
+    let question = admin::group::question_of_worker(&config, bound, elastic.clone(), admin_stop.clone());
+    let asking = group.keep_asking(question, admin_stop.clone());
+    supervisor.spawn("group shown", admin_stop.clone(), asking);
     let each_minute = logged.log_each_minute(admin_stop.clone());
     supervisor.spawn("a line a minute", admin_stop.clone(), each_minute);
 

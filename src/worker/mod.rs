@@ -60,6 +60,7 @@ use self::consumer::{ConsumerLost, Context, PollPace, Signals, poll_until_told};
 use self::limits::{LimitsReader, WorkerLimits};
 use self::partition::WorkerContext;
 use self::refeed::DocumentSource;
+pub use self::setup::worker_name;
 use crate::base::clock::Clock;
 use crate::core::mover::Rules;
 use crate::io::elastic::Elastic;

@@ -218,7 +218,7 @@ fn start_claims(
     let (keeper, claims) = Keeper::new(
         given.elastic.clone(),
         &config.kafka.topic,
-        owner(&config.kafka.client_id).into(),
+        worker_name(&config.kafka.client_id).into(),
         config.batch.timeout,
         given.clock.clone(),
         RandomState::new().hash_one(std::process::id()),
@@ -228,8 +228,8 @@ fn start_claims(
     (claims, AbortOnDropHandle::new(keeping))
 }
 
-/// This worker's name for humans: client, host, process.
-fn owner(client_id: &str) -> String {
+/// This worker's name for humans, in its claims and its status: client, host, process.
+pub fn worker_name(client_id: &str) -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{client_id} on {}, process {}", host.trim(), std::process::id())
 }

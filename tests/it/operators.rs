@@ -195,6 +195,23 @@ fn status_names_a_stopped_partition_and_why_and_so_does_check() {
         (said.code == Some(1)).then_some(said)
     });
     assert!(stopped.out.contains("partition 0 is stopped: bad record"), "{stopped:?}");
+    // So does the worker's own page of the group, which asks once somebody views it.
+    let page = worker.get("/group");
+    assert!(page.contains("asked a moment ago, not answered yet"), "{page}");
+    let group = wait_for("the group's status", || {
+        let status: Value = serde_json::from_str(&worker.get("/group.json")).unwrap();
+        assert_eq!(status["problem"], Value::Null);
+        (!status["report"].is_null()).then(|| status["report"].clone())
+    });
+    assert!(
+        group["findings"][0].as_str().unwrap().starts_with("partition 0 is stopped: bad record"),
+        "{group}"
+    );
+    assert_eq!(group["workers"][0]["url"], format!("http://{address}"));
+    assert_eq!(group["workers"][0]["name"], group["partitions"][0]["owner"], "{group}");
+    let page = worker.get("/group");
+    assert!(page.contains("<li>partition 0 is stopped: bad record"), "{page}");
+    assert!(page.contains(&format!("<a href=\"http://{address}\">")), "{page}");
     // Only the worker knows why.
     let unreached = world.geofold(&["status", "--sample", "100ms", "--json"]);
     assert_eq!(unreached.code, Some(1), "{unreached:?}");

@@ -1,4 +1,4 @@
-//! The status page in a real browser: its script runs, refreshes the figures, and breaks no rule of the page's own
+//! The status pages in a real browser: their scripts run, refresh the figures, and break no rule of the pages' own
 //! content security policy. Leaves screenshots in `target/artefacts/`. Without a `chromium` it is skipped, unless
 //! `CI=true`.
 
@@ -20,8 +20,11 @@ use geofold::geoshard::cities::{CITIES, City};
 use geofold::geoshard::load::{LoadDelta, LoadRecord, PlaceCounts};
 use geofold::geoshard::map::GeoshardMap;
 use geofold::ops::admin::{
-    AdminState, CoverSource, DocumentCounts, LoadSummary, StatusParts, StatusSource, ViewedLoad, Worker,
-    routes, serve,
+    AdminState, CoverSource, DocumentCounts, GroupSource, LoadSummary, StatusParts, StatusSource, ViewedLoad,
+    Worker, routes, serve,
+};
+use geofold::ops::group::{
+    GroupMember, GroupReport, GroupSeen, LettersReport, Offsets, PartitionReport, WorkerSeen,
 };
 use geofold::support::supervisor::Supervisor;
 use geofold::support::telemetry::events::{DeadLettered, PartitionStopped};
@@ -73,6 +76,7 @@ struct Pretence {
     metrics: Arc<Metrics>,
     map: Arc<GeoshardMap>,
     counts: Arc<DocumentCounts>,
+    group: Arc<GroupSource>,
     partitions: Vec<PartitionMetrics>,
     partition_status: PartitionStatusSender,
     steps: Mutex<u64>,
@@ -89,13 +93,16 @@ impl Pretence {
         load.take(Ok(Arc::new(LoadSummary::new(&week(&map), &map))));
         let (partition_status, reader) = watch::channel(Vec::new());
         let recent = Recent::default();
+        let worker = Worker {
+            version: env!("CARGO_PKG_VERSION"),
+            topic: "people".to_owned(),
+            group: "geofold-people".to_owned(),
+            prefix: "people".to_owned(),
+            name: "geofold on web-1, process 1".to_owned(),
+        };
+        let group = GroupSource::new(worker.clone(), clock.clone(), Duration::from_secs(5));
         let status = StatusSource::new(StatusParts {
-            worker: Worker {
-                version: env!("CARGO_PKG_VERSION"),
-                topic: "people".to_owned(),
-                group: "geofold-people".to_owned(),
-                prefix: "people".to_owned(),
-            },
+            worker,
             clock: clock.clone(),
             metrics: metrics.clone(),
             health: health.clone(),
@@ -136,7 +143,7 @@ impl Pretence {
         metrics.elasticsearch_requests_waiting.set(1);
         metrics.held_bytes_limit.set(512 << 20);
         let pretence =
-            Self { clock, metrics, map, counts, partitions, partition_status, steps: Mutex::new(0) };
+            Self { clock, metrics, map, counts, group, partitions, partition_status, steps: Mutex::new(0) };
         (0..400).for_each(|_| pretence.step());
         (Arc::new(pretence), status, health)
     }
@@ -200,15 +207,91 @@ impl Pretence {
     }
 }
 
+/// Three workers with twelve partitions, one of which is stopped. Texts are those of others.
+fn group(step: u64) -> GroupReport {
+    let swell = i64::try_from(step % 60).unwrap();
+    let owner = |worker: i32| format!("geofold on web-{worker}, process 1");
+    let partition = |number: i32| PartitionReport {
+        partition: number,
+        owner: Some(owner(number % 3)),
+        state: if number == 4 { "stopped" } else { "running" }.to_owned(),
+        reason: (number == 4).then(|| "bad record: <b>no</b> location".to_owned()),
+        offsets: Offsets { begin: 0, end: 900_000, committed: Some(899_000) },
+        lag: if number == 4 { 12_000 + swell } else { 100 + swell * i64::from(number) },
+        lag_per_second: if number == 4 { 31.5 } else { 3.0 - f64::from(number) },
+        committed_per_second: if number == 4 { 0.0 } else { 340.0 + f64::from(number) },
+        oldest_dirty_seconds: (number != 7).then(|| 0.3 + f64::from(number) * 0.42),
+    };
+    let partitions: Vec<PartitionReport> = (0..12).map(partition).collect();
+    let of = |worker: i32| (0..12).filter(move |number| number % 3 == worker);
+    let member = |worker: i32| GroupMember {
+        member_id: format!("geofold-{worker}"),
+        client_id: "geofold".to_owned(),
+        host: format!("10.0.0.{worker}"),
+        partitions: of(worker).collect(),
+    };
+    let worker = |worker: i32| WorkerSeen {
+        url: format!("http://10.0.0.{worker}:9464"),
+        name: Some(owner(worker)),
+        error: None,
+        ready: worker != 1,
+        reasons: (worker == 1)
+            .then(|| ("partition 4".to_owned(), "bad record".to_owned()))
+            .into_iter()
+            .collect(),
+        partitions: of(worker).map(|number| (number, partition(number).state)).collect(),
+        oldest_dirty_seconds: BTreeMap::new(),
+    };
+    let reasons =
+        [("bad_location", 41), ("key_in_two_partitions", 2)].map(|(why, count)| (why.to_owned(), count));
+    GroupReport {
+        topic: "people".to_owned(),
+        group: "geofold-people".to_owned(),
+        description: Some(GroupSeen { state: "Stable".to_owned(), members: (0..3).map(member).collect() }),
+        group_error: None,
+        epoch: 1,
+        lag: partitions.iter().map(|partition| partition.lag).sum(),
+        lag_per_second: 12.0 - swell as f64,
+        committed_per_second: 3_400.0 + swell as f64 * 10.0,
+        sample_seconds: 10.0,
+        partitions,
+        maps: None,
+        elasticsearch: Some("yellow".to_owned()),
+        workers: (0..3).map(worker).collect(),
+        dead_letters: Some(LettersReport {
+            topic: "people-dead".to_owned(),
+            in_topic: 43,
+            counted: 43,
+            by_reason: reasons.clone().into(),
+            last_hour: 43,
+            last_hour_by_reason: reasons.into(),
+            last_hour_has_more: false,
+        }),
+        oldest_dirty_seconds: Some(4.9),
+        audit: None,
+        audit_interval_seconds: Some(86_400),
+        findings: vec![
+            "partition 4 is stopped: bad record: <b>no</b> location".to_owned(),
+            "43 dead letters in the last hour: 41 bad_location, 2 key_in_two_partitions".to_owned(),
+        ],
+    }
+}
+
 async fn start() -> SocketAddr {
     let (pretence, status, health) = Pretence::new();
     let cover = CoverSource { maps: Arc::new(|| None), prefix: "people".to_owned() };
-    let state = AdminState { metrics: pretence.metrics.clone(), health, status, cover };
+    let group_source = pretence.group.clone();
+    let state = AdminState { metrics: pretence.metrics.clone(), health, status, group: group_source, cover };
     let on_each = move |request: Request, next: Next| {
         let pretence = pretence.clone();
         async move {
-            if request.uri().path() == "/status.json" {
-                pretence.step();
+            match request.uri().path() {
+                "/status.json" => pretence.step(),
+                "/group/figures.json" => {
+                    pretence.step();
+                    pretence.group.take(Ok(group(*pretence.steps.lock().unwrap())));
+                }
+                _ => {}
             }
             next.run(request).await
         }
@@ -218,8 +301,8 @@ async fn start() -> SocketAddr {
     serve("127.0.0.1:0".parse().unwrap(), routes, CancellationToken::new(), &supervisor).await.unwrap().0
 }
 
-/// Runs a headless chromium on the page for half a minute of its virtual time; gives what it writes to standard output.
-fn chromium(page: SocketAddr, arguments: &[String]) -> String {
+/// Runs a headless chromium on a page for half a minute of its virtual time; gives what it writes to standard output.
+fn chromium(page: &str, arguments: &[String]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let (stdout, stderr) = (folder.path().join("stdout"), folder.path().join("stderr"));
     let mut browser = Command::new("chromium")
@@ -228,7 +311,7 @@ fn chromium(page: SocketAddr, arguments: &[String]) -> String {
         .args(["--hide-scrollbars", "--virtual-time-budget=30000", "--enable-logging=stderr"])
         .arg(format!("--user-data-dir={}", folder.path().join("profile").display()))
         .args(arguments)
-        .arg(format!("http://{page}/"))
+        .arg(page)
         .stdout(File::create(&stdout).unwrap())
         .stderr(File::create(&stderr).unwrap())
         .spawn()
@@ -257,8 +340,9 @@ async fn a_browser_refreshes_the_figures_and_shows_them() {
     if !has("chromium") {
         return;
     }
-    let page = start().await;
-    let dom = chromium(page, &["--dump-dom".to_owned()]).replace('\u{a0}', " ");
+    let server = start().await;
+    let page = format!("http://{server}/");
+    let dom = chromium(&page, &["--dump-dom".to_owned()]).replace('\u{a0}', " ");
     assert!(dom.contains("rates are of the last 10 s"), "the script has not set rates");
     assert!(dom.contains("<polyline points=\"0.0,"), "no sparkline");
     assert!(dom.contains("<td class=\"state\" data-state=\"stopped\">stopped</td>"));
@@ -273,18 +357,44 @@ async fn a_browser_refreshes_the_figures_and_shows_them() {
         assert!(!shown.contains(wrong), "{wrong}");
     }
 
+    pictures(
+        &page,
+        &[
+            ("admin-page", "1280,3000", false),
+            ("admin-page-dark", "1280,3000", true),
+            ("admin-page-phone", "390,3600", false),
+        ],
+    );
+
+    let page = format!("http://{server}/group");
+    let dom = chromium(&page, &["--dump-dom".to_owned()]).replace('\u{a0}', " ");
+    assert!(dom.contains("<title>needs attention · group geofold-people · geofold</title>"), "{dom}");
+    assert!(dom.contains("<li>partition 4 is stopped: bad record: &lt;b&gt;no&lt;/b&gt; location</li>"));
+    assert!(
+        dom.contains("<td class=\"link\"><a href=\"http://10.0.0.2:9464\">http://10.0.0.2:9464</a></td>")
+    );
+    assert!(
+        dom.contains("<tr><td class=\"id\">4</td><td class=\"state\" data-state=\"stopped\">stopped</td>")
+    );
+    assert!(dom.contains("data-f=\"text\">answered 0 s ago</span>"), "the script has not refreshed it");
+    assert!(dom.contains("<polyline points=\"0.0,"), "no sparkline");
+    let (shown, _script) = dom.split_once("<script>").unwrap();
+    for wrong in ["NaN", "undefined", "Infinity", "[object"] {
+        assert!(!shown.contains(wrong), "{wrong}");
+    }
+    pictures(&page, &[("group-page", "1280,1500", false), ("group-page-phone", "390,2400", false)]);
+}
+
+/// Screenshots of a page: name, size, whether dark.
+fn pictures(page: &str, pictures: &[(&str, &str, bool)]) {
     let artefacts = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/artefacts");
     std::fs::create_dir_all(&artefacts).unwrap();
-    for (name, size, dark) in [
-        ("admin-page", "1280,3000", false),
-        ("admin-page-dark", "1280,3000", true),
-        ("admin-page-phone", "390,3600", false),
-    ] {
+    for (name, size, dark) in pictures {
         let picture = artefacts.join(format!("{name}.png"));
         let _ = std::fs::remove_file(&picture);
         let mut arguments =
             vec![format!("--window-size={size}"), format!("--screenshot={}", picture.display())];
-        if dark {
+        if *dark {
             arguments.push("--force-dark-mode".to_owned());
         }
         chromium(page, &arguments);

@@ -210,7 +210,8 @@ impl Worker {
         rest.split_whitespace().next().unwrap().to_owned()
     }
 
-    fn get(&self, path: &str) -> String {
+    /// What its HTTP server answers.
+    pub fn get(&self, path: &str) -> String {
         let address = self.address();
         wait_for(path, || {
             reqwest::blocking::get(format!("http://{address}{path}"))

@@ -244,7 +244,7 @@ impl World {
             let dead = worker.metric("geofold_records_processed_total", "outcome=\"dead_lettered\"");
             (indexed == 3.0 && dead == 1.0).then_some(())
         });
-        for path in ["/", "/status.json", "/metrics", "/healthz", "/readyz"] {
+        for path in ["/", "/status.json", "/group", "/group.json", "/metrics", "/healthz", "/readyz"] {
             let (status, body) = worker.get(path).unwrap();
             assert_eq!(status, 200, "{path}");
             self.printed(&body);

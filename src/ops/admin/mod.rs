@@ -4,12 +4,13 @@
 //! |---|---|
 //! | `mod.rs` | the routes |
 //! | `status.rs` | [`WorkerStatus`](status::WorkerStatus): what the worker does now, as one value |
-//! | `page/` | the same as an HTML page with a map |
+//! | `group.rs` | the whole group, from [`ops::group`](crate::ops::group) |
+//! | `page/` | both as HTML pages |
 //! | `minute.rs` | the same as a line in the log, once a minute |
 //! | `cover.rs` | which geoshards a search has to ask |
 //! | `document_counts.rs` | how many documents each geoshard holds |
 //! | `load.rs` | writes and searches by place |
-//! | `viewed.rs` | both are asked for only while the page is viewed |
+//! | `viewed.rs` | counts, load and group are asked for only while they are viewed |
 //! | `server.rs` | the listener: limits on connections, header time and connection age; graceful shutdown |
 //!
 //! It only answers questions (GET and HEAD); nothing here changes the worker. It has no authentication and is meant
@@ -17,6 +18,7 @@
 
 mod cover;
 pub mod document_counts;
+pub mod group;
 pub mod load;
 mod minute;
 pub mod page;
@@ -31,14 +33,17 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use serde::Serialize;
 
 pub use crate::support::telemetry::health::{Alive, Health};
 pub use cover::{CoverSource, LiveNow};
 pub use document_counts::DocumentCounts;
+pub use group::GroupSource;
 pub use load::{LoadSummary, ViewedLoad};
 pub use server::{AdminError, ServerOptions, serve, serve_with};
 pub use status::{LimitsNow, MapNow, ShownMap, StatusParts, StatusSource, Worker};
 
+use crate::ops::group::UNVIEWED;
 use crate::support::telemetry::Metrics;
 use crate::support::telemetry::probes::probe_routes;
 
@@ -51,6 +56,8 @@ pub struct AdminState {
     pub health: Arc<Health>,
     /// For `/` and `/status.json`.
     pub status: Arc<StatusSource>,
+    /// For `/group` and `/group.json`.
+    pub group: Arc<GroupSource>,
     /// For `/shards/cover`.
     pub cover: CoverSource,
 }
@@ -61,17 +68,26 @@ pub fn routes(state: AdminState) -> Router {
     Router::new()
         .route("/", get(page))
         .route("/status.json", get(status))
+        .route("/group", get(group_page))
+        .route("/group.json", get(group))
+        .route("/group/figures.json", get(group_figures))
         .route("/shards/cover", get(cover))
         .merge(probe_routes(health, "the thread that polls kafka has not polled", move || metrics.render()))
         .with_state(state)
 }
 
 async fn page(State(state): State<AdminState>) -> Response {
-    // The first time, the map is drawn, which takes longer than other requests should wait.
-    let render = tokio::task::spawn_blocking(move || {
-        page::render(&state.status.status(), state.status.shown().drawing())
-    });
-    match render.await {
+    // The first time, the map is drawn.
+    html(move || page::render(&state.status.status(), state.status.shown().drawing())).await
+}
+
+async fn group_page(State(state): State<AdminState>) -> Response {
+    html(move || page::render_group(&state.group.figures())).await
+}
+
+/// A page, which takes longer to make than other requests should wait.
+async fn html(render: impl FnOnce() -> String + Send + 'static) -> Response {
+    match tokio::task::spawn_blocking(render).await {
         Ok(html) => {
             let headers = [
                 (header::CONTENT_TYPE, "text/html; charset=utf-8"),
@@ -83,14 +99,29 @@ async fn page(State(state): State<AdminState>) -> Response {
             (headers, html).into_response()
         }
         Err(error) => {
-            tracing::error!(%error, "the status page could not be rendered");
-            (StatusCode::INTERNAL_SERVER_ERROR, "the status page could not be rendered\n").into_response()
+            tracing::error!(%error, "a page could not be rendered");
+            (StatusCode::INTERNAL_SERVER_ERROR, "the page could not be rendered\n").into_response()
         }
     }
 }
 
-async fn status(State(state): State<AdminState>) -> Response {
-    ([(header::CACHE_CONTROL, "no-store")], Json(state.status.status())).into_response()
+async fn status(State(state): State<AdminState>, RawQuery(query): RawQuery) -> Response {
+    json(match query.as_deref() {
+        Some(UNVIEWED) => state.status.status_unviewed(),
+        _ => state.status.status(),
+    })
+}
+
+async fn group(State(state): State<AdminState>) -> Response {
+    json(state.group.status())
+}
+
+async fn group_figures(State(state): State<AdminState>) -> Response {
+    json(state.group.figures())
+}
+
+fn json(value: impl Serialize) -> Response {
+    ([(header::CACHE_CONTROL, "no-store")], Json(value)).into_response()
 }
 
 async fn cover(State(state): State<AdminState>, RawQuery(query): RawQuery) -> Response {

@@ -210,8 +210,12 @@ mod tests {
 
     use super::*;
     use crate::geoshard::LiveMaps;
+    use crate::ops::admin::group::tests::source;
     use crate::ops::admin::page::tests::sources;
-    use crate::ops::admin::{AdminState, CoverSource, LiveNow, StatusSource, routes};
+    use crate::ops::admin::{
+        AdminState, CoverSource, DocumentCounts, GroupSource, LiveNow, StatusSource, ViewedLoad, routes,
+    };
+    use crate::ops::group::UNVIEWED;
     use crate::support::telemetry::health::Health;
     use crate::support::telemetry::health::tests::HandClock;
 
@@ -220,6 +224,9 @@ mod tests {
         clock: Arc<HandClock>,
         health: Arc<Health>,
         maps: watch::Sender<Option<LiveMaps>>,
+        group: Arc<GroupSource>,
+        counts: Arc<DocumentCounts>,
+        load: Arc<ViewedLoad>,
         shutdown: CancellationToken,
         ended: JoinHandle<()>,
         client: Client,
@@ -234,13 +241,20 @@ mod tests {
             let maps_now: LiveNow = Arc::new(move || live.borrow().clone());
             let cover = CoverSource { maps: maps_now, prefix: "people".to_owned() };
             let shutdown = CancellationToken::new();
-            let state =
-                AdminState { metrics, health: health.clone(), status: StatusSource::new(parts), cover };
+            let (group, counts, load) = (source(clock.clone()), parts.counts.clone(), parts.load.clone());
+            let state = AdminState {
+                metrics,
+                health: health.clone(),
+                status: StatusSource::new(parts),
+                group: group.clone(),
+                cover,
+            };
             let (address, ended) =
                 serve("127.0.0.1:0".parse().unwrap(), routes(state), shutdown.clone(), &Supervisor::new().0)
                     .await
                     .unwrap();
-            Self { address, clock, health, maps, shutdown, ended, client: Client::new() }
+            let client = Client::new();
+            Self { address, clock, health, maps, group, counts, load, shutdown, ended, client }
         }
 
         async fn get(&self, path: &str) -> (StatusCode, String) {
@@ -253,13 +267,15 @@ mod tests {
     async fn every_path_that_the_page_links_to_is_there_and_others_are_not() {
         let server = Server::start().await;
         server.health.ready(Health::STARTUP);
-        let (status, page) = server.get("/").await;
-        assert_eq!(status, StatusCode::OK);
-        let links = page.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next());
-        let links: Vec<&str> = links.filter(|link| !link.starts_with('#')).collect();
-        assert_eq!(links.len(), 5, "{links:?}");
-        for path in links {
-            assert_eq!(server.get(path).await.0, StatusCode::OK, "{path}");
+        for page in ["/", "/group"] {
+            let (status, page) = server.get(page).await;
+            assert_eq!(status, StatusCode::OK);
+            let links = page.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next());
+            let links: Vec<&str> = links.filter(|link| !link.starts_with('#')).collect();
+            assert_eq!(links.len(), 9, "{links:?}");
+            for path in links {
+                assert_eq!(server.get(path).await.0, StatusCode::OK, "{path}");
+            }
         }
         assert_eq!(server.get("/nothing").await.0, StatusCode::NOT_FOUND);
     }
@@ -267,10 +283,32 @@ mod tests {
     #[tokio::test]
     async fn the_page_may_load_nothing_from_elsewhere() {
         let server = Server::start().await;
-        let answer = server.client.get(format!("http://{}/", server.address)).send().await.unwrap();
-        assert_eq!(answer.headers()["content-type"], "text/html; charset=utf-8");
-        let policy = answer.headers()["content-security-policy"].to_str().unwrap();
-        assert!(policy.starts_with("default-src 'none';"), "{policy}");
+        for page in ["/", "/group"] {
+            let answer = server.client.get(format!("http://{}{page}", server.address)).send().await.unwrap();
+            assert_eq!(answer.headers()["content-type"], "text/html; charset=utf-8");
+            let policy = answer.headers()["content-security-policy"].to_str().unwrap();
+            assert!(policy.starts_with("default-src 'none';"), "{policy}");
+            assert_eq!(answer.headers()["referrer-policy"], "no-referrer");
+        }
+    }
+
+    /// Otherwise workers would ask each other without end, and all of them Elasticsearch.
+    #[tokio::test]
+    async fn workers_that_are_asked_about_the_group_do_not_ask_themselves() {
+        let server = Server::start().await;
+        let (status, body) = server.get(&format!("/status.json?{UNVIEWED}")).await;
+        assert!(status == StatusCode::OK && body.contains("\"partitions\""), "{body}");
+        assert!(!server.counts.is_looked_at() && !server.load.is_looked_at());
+        for path in ["/", "/status.json", "/metrics", "/readyz", "/shards/cover?lat=1&lon=2&radius=3km"] {
+            server.get(path).await;
+        }
+        assert!(server.counts.is_looked_at() && server.load.is_looked_at());
+        assert!(!server.group.is_viewed());
+        for path in ["/group", "/group.json", "/group/figures.json"] {
+            let server = Server::start().await;
+            assert_eq!(server.get(path).await.0, StatusCode::OK);
+            assert!(server.group.is_viewed(), "{path}");
+        }
     }
 
     #[tokio::test]

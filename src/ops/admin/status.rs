@@ -42,6 +42,8 @@ pub struct Worker {
     pub group: String,
     /// Start of every index name.
     pub prefix: String,
+    /// The worker's: client, host, process.
+    pub name: String,
 }
 
 /// Where the status is read from.
@@ -150,8 +152,21 @@ impl StatusSource {
         shown.clone()
     }
 
-    /// The current status. Counts as viewing the document counts.
+    /// The current status. Counts as viewing the document counts and the load.
     pub fn status(&self) -> WorkerStatus {
+        self.with(self.counts.look(), self.load.look())
+    }
+
+    /// The same for somebody who shows neither of them.
+    pub fn status_unviewed(&self) -> WorkerStatus {
+        self.with(self.counts.last(), self.load.last())
+    }
+
+    fn with(
+        &self,
+        counted: LastAnswer<BTreeMap<ShardId, u64>>,
+        load: LastAnswer<Arc<LoadSummary>>,
+    ) -> WorkerStatus {
         let map = self.shown().map.clone();
         let missing = self.health.missing();
         let partitions = self.partitions();
@@ -160,7 +175,7 @@ impl StatusSource {
             Alive::Silent(silence) => Some(silence.as_secs()),
         };
         let time_ms = unix_millis(SystemTime::now());
-        let documents = ShardDocuments::new(&map, self.counts.look(), self.clock.now());
+        let documents = ShardDocuments::new(&map, counted, self.clock.now());
         WorkerStatus {
             time_ms,
             uptime_seconds: self.clock.now().since(self.started).as_secs_f64(),
@@ -187,7 +202,7 @@ impl StatusSource {
             },
             partitions,
             limits: (self.limits)().into_iter().map(Limit::new).collect(),
-            load: LoadStatus::new(&documents, self.load.look(), time_ms / 1000),
+            load: LoadStatus::new(&documents, load, time_ms / 1000),
             documents,
             recent: self.recent.events(),
         }

@@ -1,4 +1,4 @@
-//! Something of Elasticsearch that the page shows: asked for periodically, and only while the page is viewed.
+//! Something of other servers that a page shows: asked for periodically, and only while the page is viewed.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -51,6 +51,11 @@ impl<T: Clone> Viewed<T> {
         state.answer.clone()
     }
 
+    /// The last answer, for somebody who does not view the page.
+    pub fn last(&self) -> LastAnswer<T> {
+        self.state().answer.clone()
+    }
+
     /// Asks every `interval` while the page is viewed, until `stop`.
     pub(super) async fn keep_asking<F: Future<Output = Result<T, String>>>(
         &self,
@@ -84,7 +89,7 @@ impl<T: Clone> Viewed<T> {
         }
     }
 
-    fn is_looked_at(&self) -> bool {
+    pub(super) fn is_looked_at(&self) -> bool {
         self.state().last_look.is_some_and(|look| self.clock.now().since(look) <= LOOKS_FOR)
     }
 

@@ -73,6 +73,20 @@ pub(super) fn rate(rate: f64) -> String {
     if rate < 1000.0 { digits(rate) } else { number(format!("{rate:.0}")) }
 }
 
+/// A change per second: `+12.3`, `-1,234`, `0`.
+pub(super) fn change(change: f64) -> String {
+    match (rate(change.abs()).as_str(), change < 0.0) {
+        ("0", _) => "0".to_owned(),
+        (rate, true) => format!("-{rate}"),
+        (rate, false) => format!("+{rate}"),
+    }
+}
+
+/// Whether a browser may open it: a URL of another scheme could run a script.
+pub(super) fn is_web(text: &str) -> bool {
+    url::Url::parse(text).is_ok_and(|url| matches!(url.scheme(), "http" | "https"))
+}
+
 /// `0 s`, `4.2 s`, `12 min`, `3 h 12 min`, `5 d 2 h`.
 pub(super) fn seconds(seconds: f64) -> String {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
@@ -115,12 +129,29 @@ mod tests {
     }
 
     #[test]
+    fn only_addresses_of_the_web_are_opened() {
+        for (text, expected) in [
+            ("http://10.0.0.5:9464", true),
+            ("https://[::1]:9464/", true),
+            ("javascript:alert(1)", false),
+            (" java\nscript:alert(1)", false),
+            ("data:text/html,x", false),
+            ("//host", false),
+            ("host:9464", false),
+            ("", false),
+        ] {
+            assert_eq!(is_web(text), expected, "{text}");
+        }
+    }
+
+    #[test]
     fn numbers_are_as_long_as_they_are_read() {
         assert_eq!(number(1_234_567), "1,234,567");
         assert_eq!(number(-123), "-123");
         assert_eq!([short(999), short(50_000), short(1_250_000)], ["999", "50\u{a0}k", "1.2\u{a0}M"]);
         assert_eq!([bytes(0), bytes(12_900_000)], ["0\u{a0}B", "12.3\u{a0}MiB"]);
         assert_eq!([rate(0.04), rate(12.34), rate(1234.5)], ["0", "12.3", "1,234"]);
+        assert_eq!([change(12.34), change(-1234.5), change(-0.01)], ["+12.3", "-1,234", "0"]);
         assert_eq!([seconds(4.24), seconds(11_520.0)], ["4.2\u{a0}s", "3\u{a0}h 12\u{a0}min"]);
         assert_eq!([times(1.0), times(1.2549)], ["1.00", "1.25"]);
         assert_eq!([millis(0.0042), millis(1.5)], ["4.2\u{a0}ms", "1.5\u{a0}s"]);

@@ -1,46 +1,45 @@
-//! The status page: a [`WorkerStatus`] as one HTML page that needs nothing else, not even JavaScript.
+//! The status pages, of a worker and of its group: each is one HTML page that needs nothing else, not even JavaScript.
 //!
 //! | file | what it holds |
 //! |---|---|
-//! | `mod.rs` | the page's sections |
+//! | `mod.rs` | what pages share; the worker's page, of a [`WorkerStatus`] |
 //! | `format.rs` | numbers and text, escaped |
 //! | `load.rs` | the section of the load |
-//! | `page.css`, `page.js` | put into the page as they are |
+//! | `group.rs` | the group's page, of [`GroupFigures`](super::group::GroupFigures) |
+//! | `page.css`, `page.js` | put into each page as they are |
+//! | `worker.js`, `group.js` | what each page does beside that |
 //!
-//! Every figure is in the page as it is sent. `page.js` fetches `/status.json` from time to time and puts new figures
-//! where the page says they belong: `data-v` is a path into the status, `data-f` names the format, and a table with
+//! Every figure is in the page as it is sent. `page.js` fetches the page's JSON from time to time and puts new figures
+//! where the page says they belong: `data-v` is a path into the JSON, `data-f` names the format, and a table with
 //! `data-rows` gets a row for each element, with a cell for each of its heads.
 
 mod format;
+mod group;
 mod load;
 
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
-use self::format::{Text, bytes, known, millis, number, rate, seconds, short};
+use self::format::{Text, bytes, is_web, known, millis, number, rate, seconds, short};
+pub use self::group::render_group;
 use super::status::{Count, PageCounters, PartitionRow, Requests, ShardDocuments, WorkerStatus};
 use crate::geoshard::picture::{LAND, MapDrawing, MapLabel};
 
 const STYLE: &str = include_str!("page.css");
-const SCRIPT: &str = include_str!("page.js");
+const SHARED_SCRIPT: &str = include_str!("page.js");
+const SCRIPT: &str = include_str!("worker.js");
 
 /// Allows the page only to render and to query this server.
 pub const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; \
      script-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// The whole page.
+/// The worker's page.
 pub fn render(status: &WorkerStatus, drawing: &MapDrawing) -> String {
-    let title = if status.ready { "ready" } else { "not ready" };
-    format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n\
-         <noscript><meta http-equiv=\"refresh\" content=\"10\"></noscript>\n\
-         <title>{title} · geofold · {topic}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
-         {header}<main>\n{tiles}{map}{load}{partitions}\
-         <div class=\"pair\">\n{elasticsearch}{records}</div>\n{recent}{limits}</main>\n\
-         {FOOTER}<script>\n{SCRIPT}</script>\n</body>\n</html>\n",
-        topic = Text(&status.worker.topic),
+    let word = if status.ready { "ready" } else { "not ready" };
+    let title = format!("{word} · geofold · {}", Text(&status.worker.topic));
+    let body = format!(
+        "{header}<main>\n{tiles}{map}{load}{partitions}\
+         <div class=\"pair\">\n{elasticsearch}{records}</div>\n{recent}{limits}</main>\n",
         header = header(status),
         tiles = tiles(status),
         map = map_section(status, drawing),
@@ -50,11 +49,25 @@ pub fn render(status: &WorkerStatus, drawing: &MapDrawing) -> String {
         records = records(status),
         recent = recent(status),
         limits = limits(status),
+    );
+    document(&title, &body, SCRIPT)
+}
+
+/// A page of this title and body, both HTML.
+fn document(title: &str, body: &str, script: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <noscript><meta http-equiv=\"refresh\" content=\"10\"></noscript>\n\
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n{body}\
+         {FOOTER}<script>\n{SHARED_SCRIPT}{script}</script>\n</body>\n</html>\n"
     )
 }
 
 const FOOTER: &str = "<footer>\
-    <a href=\"/status.json\">/status.json</a> <a href=\"/metrics\">/metrics</a> \
+    <a href=\"/\">this worker</a> <a href=\"/group\">the group</a> <a href=\"/status.json\">/status.json</a> \
+    <a href=\"/group.json\">/group.json</a> <a href=\"/metrics\">/metrics</a> \
     <a href=\"/readyz\">/readyz</a> <a href=\"/healthz\">/healthz</a> \
     <a href=\"/shards/cover?polygon=0,0;0,1;1,1\">/shards/cover</a></footer>\n";
 
@@ -75,7 +88,7 @@ fn header(status: &WorkerStatus) -> String {
     });
     format!(
         "<header>\n<h1>geofold</h1>\n<p id=\"state\" data-state=\"{state}\">{word}</p>\n\
-         <p class=\"where\">topic <b>{topic}</b> to <b>{prefix}-*</b> in group <b>{group}</b></p>\n\
+         <p class=\"where\">topic <b>{topic}</b> to <b>{prefix}-*</b> in group <a href=\"/group\"><b>{group}</b></a></p>\n\
          <p class=\"since\">version {version}, up <span data-v=\"uptime_seconds\" data-f=\"seconds\">{up}</span>\
          <span id=\"live\" role=\"status\"></span></p>\n\
          <ul id=\"reasons\" aria-label=\"Why the worker is not ready\">{silence}{reasons}</ul>\n</header>\n",
@@ -398,7 +411,11 @@ fn table(
                 "state" | "level" => format!(" data-state=\"{cell}\""),
                 _ => String::new(),
             };
-            let _ = write!(body, "<td class=\"{format}\"{state}>{cell}</td>");
+            let content = match *format {
+                "link" if is_web(cell.0) => format!("<a href=\"{cell}\">{cell}</a>"),
+                _ => cell.to_string(),
+            };
+            let _ = write!(body, "<td class=\"{format}\"{state}>{content}</td>");
         }
         body.push_str("</tr>\n");
     }
@@ -443,6 +460,7 @@ pub(super) mod tests {
                 topic: "people<b>".to_owned(),
                 group: "geofold".to_owned(),
                 prefix: "people".to_owned(),
+                name: "geofold on a, process 1".to_owned(),
             },
             clock: clock.clone(),
             health: Health::new(clock.clone(), metrics.clone(), Duration::from_secs(30)),

@@ -1,6 +1,7 @@
 "use strict";
-(() => {
-  const POLL_MS = 2000, RATE_SECONDS = 10, LATENCY_SECONDS = 60, KEEP = 150;
+// What the pages share: figures are fetched from time to time, and put where the page says they belong.
+const page = (() => {
+  const KEEP = 150;
   const SVG = "http://www.w3.org/2000/svg";
   const $ = (id) => document.getElementById(id);
   const at = (value, path) => path.split(".").reduce((v, key) => v?.[key], value);
@@ -20,11 +21,16 @@
     if (whole < 86400) return `${Math.floor(whole / 3600)}\u00a0h ${Math.floor(whole / 60) % 60}\u00a0min`;
     return `${Math.floor(whole / 86400)}\u00a0d ${Math.floor(whole / 3600) % 24}\u00a0h`;
   };
+  const rate = (n) => (n < 1000 ? digits(n) : number(n.toFixed(0)));
   const formats = {
-    text: String, id: String, state: String, level: String,
+    text: String, id: String, state: String, level: String, link: String,
     word: (text) => text.replaceAll("_", " "),
     number, seconds,
-    rate: (n) => (n < 1000 ? digits(n) : number(n.toFixed(0))),
+    rate,
+    change: (n) => {
+      const text = rate(Math.abs(n));
+      return text === "0" ? text : (n < 0 ? "-" : "+") + text;
+    },
     short: (n) => scaled(n, 1000, ["", "\u00a0k", "\u00a0M", "\u00a0G", "\u00a0T"]),
     bytes: (n) => scaled(n, 1024, ["\u00a0B", "\u00a0KiB", "\u00a0MiB", "\u00a0GiB", "\u00a0TiB"]),
     times: (n) => n.toFixed(2),
@@ -36,42 +42,24 @@
   const put = (element, text) => { if (element.textContent !== text) element.textContent = text; };
   const make = (name, text = "") => { const e = document.createElement(name); e.textContent = text; return e; };
 
-  let past = []; // statuses of the last minutes, the latest last
-
-  // The earliest status that is no older than this. By the worker's clock, which nobody sets.
-  const since = (now, time) => past.find((s) =>
-    s.uptime_seconds < now.uptime_seconds && now.uptime_seconds - s.uptime_seconds <= time + 0.5);
-
-  function quantile(buckets, q) {
-    const total = buckets.at(-1)?.[1] ?? 0;
-    if (total === 0) return null;
-    let lower = [0, 0];
-    for (const [bound, count] of buckets) {
-      if (count >= q * total) return lower[0] + ((bound - lower[0]) * (q * total - lower[1])) / (count - lower[1]);
-      lower = [bound, count];
+  // A URL of another scheme could run a script.
+  const isWeb = (text) => {
+    try {
+      return ["http:", "https:"].includes(new URL(text).protocol);
+    } catch {
+      return false;
     }
-    return lower[0];
-  }
-
-  // Latencies of the last minute instead of since the start, if there were requests.
-  function recentLatencies(now) {
-    const before = since(now, LATENCY_SECONDS);
-    if (before === undefined) return;
-    now.elasticsearch.requests.forEach((requests, i) => {
-      const old = before.elasticsearch.requests[i].buckets;
-      const recent = requests.buckets.map(([bound, count], j) => [bound, count - old[j][1]]);
-      if (quantile(recent, 0.5) === null) return;
-      requests.median_seconds = quantile(recent, 0.5);
-      requests.p99_seconds = quantile(recent, 0.99);
-    });
-  }
+  };
+  const link = (text) => { const a = make("a", text); a.href = text; return a; };
 
   function rows(table, list) {
     const heads = [...table.tHead.rows[0].cells];
     const made = list.map((item) => {
       const row = make("tr");
       for (const { dataset: { v, f } } of heads) {
-        const cell = make("td", show(item[v], f));
+        const text = show(item[v], f);
+        const cell = make("td");
+        cell.append(f === "link" && isWeb(text) ? link(text) : text);
         cell.className = f;
         if (f === "state" || f === "level") cell.dataset.state = item[v];
         row.append(cell);
@@ -81,15 +69,31 @@
     table.tBodies[0].replaceChildren(...made);
   }
 
-  function rates(now) {
-    const before = since(now, RATE_SECONDS);
-    if (before === undefined) return;
-    const time = now.uptime_seconds - before.uptime_seconds;
-    put($("window"), `rates are of the last ${Math.round(time)} s`);
-    for (const element of document.querySelectorAll("[data-rate]")) {
-      const name = element.dataset.rate;
-      put(element, formats.rate((now.counters[name] - before.counters[name]) / time));
+  // New figures wherever the page has one, and tables.
+  function figures(now) {
+    for (const element of document.querySelectorAll("[data-v]:not(th)")) {
+      put(element, show(at(now, element.dataset.v), element.dataset.f));
     }
+    for (const table of document.querySelectorAll("[data-rows]")) rows(table, at(now, table.dataset.rows));
+  }
+
+  function header(state, word, title, reasons) {
+    $("state").dataset.state = state;
+    put($("state"), word);
+    document.title = title;
+    $("reasons").replaceChildren(...reasons.map(([part, reason]) => {
+      const item = make("li");
+      if (part === "") item.append(reason);
+      else item.append(make("b", part), ` ${reason}`);
+      return item;
+    }));
+  }
+
+  const past = []; // statuses of the last minutes, the latest last
+
+  function remember(now) {
+    past.push(now);
+    if (past.length > KEEP) past.shift();
   }
 
   // A counter's rate, or a gauge, over the last minutes; from zero at the bottom to its highest at the top.
@@ -115,115 +119,28 @@
     }
   }
 
-  function header(now) {
-    const [state, word] = now.silent_seconds !== null ? ["stopped", "not alive"]
-      : now.ready ? ["running", "ready"] : ["paused", "not ready"];
-    $("state").dataset.state = state;
-    put($("state"), word);
-    document.title = `${word} · geofold · ${now.worker.topic}`;
-    const reasons = now.reasons.slice();
-    if (now.silent_seconds !== null) {
-      reasons.unshift({ part: "poll thread", reason: `has not polled for ${now.silent_seconds} s` });
-    }
-    $("reasons").replaceChildren(...reasons.map(({ part, reason }) => {
-      const item = make("li");
-      item.append(make("b", part), ` ${reason}`);
-      return item;
-    }));
-    put($("live"), "");
-    document.body.classList.remove("stale");
+  // Fetches for ever; what it gets is for `update`.
+  function poll(path, pause, update) {
+    let answered;
+    const ask = async () => {
+      try {
+        if (document.hidden) return;
+        const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(5000) });
+        if (!answer.ok) throw new Error(`status ${answer.status}`);
+        const now = await answer.json();
+        update(now);
+        answered = now.time_ms;
+        put($("live"), "");
+        document.body.classList.remove("stale");
+      } catch {
+        put($("live"), answered === undefined ? "no answer" : `no answer since ${formats.time(answered)} UTC`);
+        document.body.classList.add("stale");
+      } finally {
+        setTimeout(ask, pause);
+      }
+    };
+    ask();
   }
 
-  // Colours a globe and gives each geoshard its text.
-  function globe(id, shards, text) {
-    const uses = document.querySelectorAll(`#${id} .shards use`);
-    shards.forEach((shard, i) => {
-      uses[i].setAttribute("class", shard.class === null ? "none" : `q${shard.class}`);
-      put(uses[i].querySelector("title"), text(shard));
-    });
-  }
-
-  const withCity = ({ shard, around }) => (around === "" ? shard : `${shard}, around ${around}`);
-
-  function map({ documents }) {
-    const { shards, total, fullest, age_seconds: age, problem } = documents;
-    globe("map", shards, (shard) => `${withCity(shard)}: ${show(shard.documents, "number")} documents`);
-    let summary = `${shards.length} geoshards, `;
-    if (total === null) {
-      summary += "documents unknown";
-    } else {
-      summary += `${number(total)} documents`;
-      if (fullest !== null) summary += ` · fullest ${fullest.shard}, ${fullest.times_mean.toFixed(1)} times the mean`;
-      summary += ` · counted ${seconds(Math.floor(age))} ago`;
-    }
-    put($("documents"), problem === null ? summary : `${summary} · ${problem}`);
-  }
-
-  const drawn = (name, text, attributes) => {
-    const element = document.createElementNS(SVG, name);
-    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-    const title = document.createElementNS(SVG, "title");
-    title.textContent = text;
-    element.append(title);
-    return element;
-  };
-
-  // Hours that nobody counted are gaps.
-  function line(name, hours) {
-    const most = Math.max(0, ...hours);
-    const y = (value) => (most > 0 ? 100 - (value / most) * 98 : 100).toFixed(1);
-    const points = hours.map((value, i) => (value === null ? ""
-      : (hours[i - 1] ?? null) === null ? `M${i * 6} ${y(value)}h1` : `L${i * 6} ${y(value)}`));
-    $(`trend-${name}`).setAttribute("d", points.join(""));
-    put($(`most-${name}`), formats.rate(most));
-  }
-
-  function load({ load: { shards, largest, age_seconds: age, problem, hottest, hours } }) {
-    globe("load-map", shards, (shard) => `${withCity(shard)}: ${show(shard.times_mean, "times")} times the mean, `
-      + `${show(shard.writes, "rate")} writes/s, ${show(shard.queries, "rate")} searches/s`);
-    $("hottest").replaceChildren(...hottest.map(({ lat, lon, place }) =>
-      drawn("circle", place, { cx: ((lon + 180) * 4).toFixed(0), cy: ((90 - lat) * 4).toFixed(0), r: 9 })));
-    line("writes", hours.writes);
-    line("queries", hours.queries);
-    const summary = largest === null || age === null ? "load unknown"
-      : `largest ${largest.shard}, ${formats.times(largest.times_mean)} times the mean · counted ${seconds(Math.floor(age))} ago`;
-    put($("load"), problem === null ? summary : `${summary} · ${problem}`);
-  }
-
-  function update(now) {
-    // Another process answers: its counters begin again.
-    if (past.length > 0 && now.uptime_seconds <= past.at(-1).uptime_seconds) past = [];
-    // The globe is drawn by the server.
-    if (past.length > 0 && now.map.version !== past.at(-1).map.version) location.reload();
-    rates(now);
-    recentLatencies(now);
-    header(now);
-    map(now);
-    load(now);
-    for (const element of document.querySelectorAll("[data-v]:not(th)")) {
-      put(element, show(at(now, element.dataset.v), element.dataset.f));
-    }
-    for (const table of document.querySelectorAll("[data-rows]")) rows(table, at(now, table.dataset.rows));
-    const { held_bytes: held, limit_bytes: limit } = now.memory;
-    Object.assign($("held"), { max: Math.max(limit, 1), high: limit * 0.9, value: held });
-    past.push(now);
-    if (past.length > KEEP) past.shift();
-    sparks();
-  }
-
-  async function poll() {
-    try {
-      if (document.hidden) return;
-      const answer = await fetch("/status.json", { cache: "no-store", signal: AbortSignal.timeout(5000) });
-      if (!answer.ok) throw new Error(`status ${answer.status}`);
-      update(await answer.json());
-    } catch {
-      put($("live"), past.length > 0 ? `no answer since ${formats.time(past.at(-1).time_ms)} UTC` : "no answer");
-      document.body.classList.add("stale");
-    } finally {
-      setTimeout(poll, POLL_MS);
-    }
-  }
-
-  poll();
+  return { SVG, $, put, show, number, seconds, formats, figures, header, past, remember, sparks, poll };
 })();
