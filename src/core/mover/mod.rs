@@ -30,9 +30,10 @@ use crate::base::position::Position;
 use crate::base::requests::{ItemError, SeqNo};
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::fold::Fold;
-use crate::core::placement::{KnownPlacement, Placement, PlacementCache};
+use crate::core::placement::{KnownPlacement, Leftovers, Placement, PlacementCache};
 
 pub use counting::CountChange;
+use counting::FacetHistory;
 pub use rounds::{
     Announce, CleanUp, FindLastCopy, Finished, ReadDocuments, ReadPlacements, Unread, WriteDocuments,
 };
@@ -244,38 +245,82 @@ impl AffectedShards {
 
 /// Old copies of a document that is written in its target: the rest of its entry (steps 6 and 7). A document may have
 /// several sweeps, executed in any order: each deletes at its own entry's position, and so never removes a later copy.
+///
+/// Many may wait at once, so it holds what it needs of the placement instead of a whole one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sweep {
     /// The document.
     pub id: DocId,
-    /// The placement that names the old copies.
-    pub known: KnownPlacement,
     /// The version of the deletes.
     pub at: Position,
     /// Positions of the entry's first and last record.
     pub records: (Position, Position),
+    /// The state of the placement that names the old copies.
+    stamp: SeqNo,
+    target: Option<ShardId>,
+    leftovers: Leftovers,
+    pos: Position,
+    partition: Option<i32>,
+    refused: bool,
+    versions: FacetHistory,
 }
 
 impl Sweep {
     /// `None` if there is nothing to delete.
     fn after(entry: &Entry, known: &KnownPlacement, at: Position) -> Option<Self> {
-        if known.unswept().is_empty() {
-            return None;
+        let records = (entry.fold.first, entry.fold.last);
+        (!known.unswept().is_empty()).then(|| Self::new(&entry.id, known, at, records))
+    }
+
+    /// Of all leftovers of a placement.
+    pub fn new(id: &DocId, known: &KnownPlacement, at: Position, records: (Position, Position)) -> Self {
+        let KnownPlacement { stamp, placement, .. } = known;
+        Self {
+            id: id.clone(),
+            at,
+            records,
+            stamp: *stamp,
+            target: placement.shard.clone(),
+            leftovers: placement.leftovers.clone(),
+            pos: placement.pos,
+            partition: placement.partition,
+            refused: placement.refused,
+            versions: placement.versions.clone(),
         }
-        let mut known = known.clone();
-        // It is in its geoshard by now.
-        known.placement.fetched = None;
-        Some(Self { id: entry.id.clone(), known, at, records: (entry.fold.first, entry.fold.last) })
     }
 
     /// The geoshard in which searches must find the new copy first; `None` if the document is deleted.
     pub fn must_be_seen_in(&self) -> Option<&ShardId> {
-        self.known.placement.shard.as_ref()
+        self.target.as_ref()
     }
 
     /// The geoshards of the old copies.
     pub fn leftovers(&self) -> &[ShardId] {
-        self.known.unswept()
+        &self.leftovers
+    }
+
+    /// Heap bytes that are its own: names of geoshards are shared.
+    pub fn heap_bytes(&self) -> usize {
+        self.id.as_str().len() + self.versions.bytes()
+    }
+
+    /// Whether this is still the placement.
+    fn is_of(&self, known: &KnownPlacement) -> bool {
+        known.stamp == self.stamp
+    }
+
+    /// What clears the placement. A fetched document need not be carried any more: it is in its geoshard.
+    fn clear(&self) -> Clear {
+        let placement = Placement {
+            pos: self.pos,
+            shard: self.target.clone(),
+            leftovers: Leftovers::default(),
+            refused: self.refused,
+            fetched: None,
+            partition: self.partition,
+            versions: self.versions.clone(),
+        };
+        Clear { id: self.id.clone(), placement, stamp: self.stamp }
     }
 }
 

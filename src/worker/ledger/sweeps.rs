@@ -65,7 +65,7 @@ impl Group {
 fn sweep_bytes(sweep: &Sweep) -> usize {
     /// Of the id's allocation.
     const OVERHEAD_BYTES: usize = 32;
-    size_of::<Sweep>() + OVERHEAD_BYTES + sweep.id.as_str().len() + sweep.known.placement.versions.bytes()
+    size_of::<Sweep>() + OVERHEAD_BYTES + sweep.heap_bytes()
 }
 
 fn first_offset(sweep: &Sweep) -> i64 {

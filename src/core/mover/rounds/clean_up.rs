@@ -124,22 +124,21 @@ impl BatchState {
     /// Step 7: the leftovers are gone; the next bulk clears them if nothing was recorded since. ⚠ A later placement
     /// names them too, and its own sweep must leave tombstones at its own position: it learns nothing of this one.
     fn swept(&mut self, sweep: &Sweep) {
-        let is_latest = |cached: &KnownPlacement| cached.stamp == sweep.known.stamp;
         let cached = self.state.cache.get(&sweep.id);
-        if cached.as_ref().is_none_or(is_latest) {
-            let known = KnownPlacement { swept: true, ..sweep.known.clone() };
-            if cached.is_some() {
-                self.state.cache.put(&sweep.id, known.clone());
+        if cached.as_ref().is_none_or(|cached| sweep.is_of(cached)) {
+            if let Some(mut known) = cached {
+                known.swept = true;
+                known.placement.fetched = None;
+                self.state.cache.put(&sweep.id, known);
             }
-            let placement = Placement { leftovers: Default::default(), ..known.placement };
-            self.state.clears.push(Clear { id: sweep.id.clone(), placement, stamp: known.stamp });
+            self.state.clears.push(sweep.clear());
         }
     }
 
     /// Some leftovers stay named, but the placement need not carry the fetched document.
     fn not_swept(&mut self, sweep: &Sweep) {
         let cached = self.state.cache.get(&sweep.id);
-        if let Some(known) = cached.filter(|cached| cached.stamp == sweep.known.stamp)
+        if let Some(known) = cached.filter(|cached| sweep.is_of(cached))
             && known.placement.fetched.is_some()
         {
             self.written(sweep.id.clone(), known);
