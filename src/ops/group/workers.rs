@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
+use reqwest::redirect::Policy;
 use serde::{Deserialize, Serialize};
 
 use url::{Host, Url};
@@ -131,8 +132,10 @@ fn literal(ip: IpAddr) -> String {
 /// Asks every address at once. An address without a worker of this group is left out, unless it was named; so is a worker's second
 /// address.
 pub(super) async fn ask(addresses: &[String], are_named: bool, config: &Config) -> Vec<WorkerSeen> {
-    // Workers are in this network: no proxy.
-    let Ok(client) = reqwest::Client::builder().no_proxy().timeout(TIMEOUT).build() else {
+    // Workers are in this network: no proxy. A worker sends nobody elsewhere; what answers at a member's host must not choose who is asked.
+    let redirects = if are_named { Policy::default() } else { Policy::none() };
+    let client = reqwest::Client::builder().no_proxy().redirect(redirects).timeout(TIMEOUT);
+    let Ok(client) = client.build() else {
         return Vec::new();
     };
     let asked = addresses.iter().map(|url| one(&client, url, config));
@@ -205,8 +208,14 @@ async fn one(client: &reqwest::Client, url: &str, config: &Config) -> Result<Sta
 
 #[cfg(test)]
 mod tests {
+    use axum::Json;
+    use axum::response::Redirect;
+    use axum::routing::get;
+    use tokio_util::sync::CancellationToken;
+
     use super::super::members::GroupMember;
     use super::*;
+    use crate::support::supervisor::Supervisor;
 
     fn group(hosts: &[&str]) -> GroupSeen {
         let member = |host: &&str| GroupMember {
@@ -233,6 +242,36 @@ mod tests {
         assert!(ask(&config).is_empty());
         let given = ["a:1".to_owned(), "https://b/".to_owned()];
         assert_eq!(addresses(&given, &config, Some(&group)), ["http://a:1", "https://b"]);
+    }
+
+    #[tokio::test]
+    async fn host_of_a_member_sends_nobody_elsewhere() {
+        let mut config = Config::default();
+        (config.kafka.topic, config.kafka.group_id) = ("t".to_owned(), "g".to_owned());
+        let status = serde_json::json!({
+            "worker": {"topic": "t", "group": "g", "name": "n"}, "ready": true, "reasons": [],
+            "partitions": [{"partition": 3, "state": "running", "oldest_dirty_seconds": 1.5}]
+        });
+        let routes = axum::Router::new()
+            .route("/status.json", get(async move || Json(status)))
+            .route("/elsewhere/status.json", get(async || Redirect::temporary("/status.json")));
+        let stop = CancellationToken::new();
+        let (address, _) = crate::ops::admin::serve(
+            "127.0.0.1:0".parse().unwrap(),
+            routes,
+            stop.clone(),
+            &Supervisor::new().0,
+        )
+        .await
+        .unwrap();
+        let (here, elsewhere) =
+            (vec![format!("http://{address}")], vec![format!("http://{address}/elsewhere")]);
+        let found = ask(&here, false, &config).await;
+        assert_eq!((found.len(), found[0].name.as_deref()), (1, Some("n")));
+        assert_eq!(found[0].oldest_dirty_seconds, [(3, 1.5)].into());
+        assert!(ask(&elsewhere, false, &config).await.is_empty());
+        assert_eq!(ask(&elsewhere, true, &config).await[0].error, None, "a person named it");
+        stop.cancel();
     }
 
     #[test]
