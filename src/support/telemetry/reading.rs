@@ -69,14 +69,14 @@ impl Metrics {
         OutcomeLabel::ALL.iter().map(|outcome| (outcome.as_str(), count(outcome))).collect()
     }
 
-    /// Operations sent again, by reason.
+    /// Operations sent again, by reason that occurred.
     pub fn read_retries(&self) -> BTreeMap<String, u64> {
-        by_label(&self.elasticsearch_retries, "reason")
+        counted(by_label(&self.elasticsearch_retries, "reason"))
     }
 
-    /// Dead letters, by reason.
+    /// Dead letters, by reason that occurred.
     pub fn read_dead_letters(&self) -> BTreeMap<String, u64> {
-        by_label(&self.dead_letters, "reason")
+        counted(by_label(&self.dead_letters, "reason"))
     }
 
     /// Requests to Elasticsearch, by kind.
@@ -107,6 +107,12 @@ fn by_label(counters: &IntCounterVec, label: &str) -> BTreeMap<String, u64> {
             *sums.entry(pair.value().to_owned()).or_default() += whole(metric.get_counter().get_value());
         }
     }
+    sums
+}
+
+/// Without what never was.
+fn counted(mut sums: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    sums.retain(|_, count| *count > 0);
     sums
 }
 
