@@ -409,6 +409,111 @@ fn the_dashboard_is_whole() {
     assert_eq!(variables, ["datasource", "job", "instance", "partition"]);
 }
 
+/// The unit of a query's values, as Grafana names it.
+fn unit_of(expr: &str) -> &'static str {
+    let is_of =
+        |ends: &[&str]| used_in(expr).iter().any(|used| ends.iter().any(|end| used.name.ends_with(end)));
+    if expr.contains("time()") || expr.contains("histogram_quantile") && is_of(&["_seconds_bucket"]) {
+        "s"
+    } else if expr.contains(") / sum") {
+        "percentunit"
+    } else if expr.contains("histogram_quantile")
+        || expr.contains("increase(")
+        || expr.contains("process_cpu")
+    {
+        "short"
+    } else if expr.contains("rate(") {
+        if is_of(&["_bytes_total"]) { "Bps" } else { "ops" }
+    } else if is_of(&["_bytes", "_bytes_limit"]) || expr.contains("memory_bytes") {
+        "bytes"
+    } else if is_of(&["_seconds"]) {
+        "s"
+    } else {
+        "short"
+    }
+}
+
+/// What a panel's overrides of this matcher say of a property.
+fn overridden<'a>(panel: &'a Value, matcher: &str, about: &str, property: &str) -> Option<&'a Value> {
+    panel["fieldConfig"]["overrides"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|some| some["matcher"]["id"] == matcher && some["matcher"]["options"] == about)
+        .flat_map(|some| some["properties"].as_array().unwrap())
+        .find(|some| some["id"] == property)
+        .map(|some| &some["value"])
+}
+
+#[test]
+fn panels_show_each_value_in_its_unit_and_color() {
+    let mut complaints = Vec::new();
+    for panel in dashboard()["panels"].as_array().unwrap() {
+        let (title, defaults) = (panel["title"].as_str().unwrap(), &panel["fieldConfig"]["defaults"]);
+        let mut complain = |what: String| complaints.push(format!("{title}: {what}"));
+        let is_graph = panel["type"] == "timeseries";
+        for target in panel["targets"].as_array().into_iter().flatten() {
+            let (name, expr) = (target["refId"].as_str().unwrap(), target["expr"].as_str().unwrap());
+            let unit = overridden(panel, "byFrameRefID", name, "unit").unwrap_or(&defaults["unit"]);
+            let unit = unit.as_str().map_or("nothing", |unit| match unit {
+                "reqps" => "ops",
+                "none" => "short",
+                unit => unit,
+            });
+            if unit != unit_of(expr) {
+                complain(format!("{expr} is in {}, and shown in {unit}", unit_of(expr)));
+            }
+            // `increase()` extrapolates, so what happened five times is 5.03.
+            if expr.contains("increase(") && unit == "short" && defaults["decimals"] != 0 {
+                complain(format!("{expr} is shown with decimals"));
+            }
+            if unit == "percentunit" && defaults["max"] != 1 {
+                complain("nothing says that 100 % is the most".to_owned());
+            }
+            if is_graph && unit != "percentunit" && defaults["custom"]["axisSoftMax"] != 1 {
+                complain("an axis of zeros goes to 100".to_owned());
+            }
+            let legend = target["legendFormat"].as_str().unwrap_or_default();
+            if legend.contains("{{result}}")
+                && expr.contains("requests_total") | expr.contains("commits_total")
+            {
+                for (word, color) in [("failed", "red"), ("ok|found|answered|followed", "green")] {
+                    let chosen = overridden(panel, "byRegexp", &format!("/\\b({word})\\b/"), "color");
+                    if chosen.is_none_or(|chosen| chosen["fixedColor"] != color) {
+                        complain(format!("{word} is not {color}"));
+                    }
+                }
+            }
+        }
+    }
+    no_complaints(&complaints);
+}
+
+#[test]
+fn one_partition_is_chosen_at_first() {
+    let dashboard = dashboard();
+    let variables = dashboard["templating"]["list"].as_array().unwrap();
+    let partition = variables.iter().find(|variable| variable["name"] == "partition").unwrap();
+    assert_eq!(partition["includeAll"], false, "all of them are a series each in every panel");
+}
+
+/// Series that are born with their first event hide it from `increase()`, and a panel without series says "No data".
+#[test]
+fn every_counter_on_the_dashboard_begins_at_zero() {
+    let (metrics, router) = (Metrics::new().unwrap(), RouteMetrics::new().unwrap());
+    metrics.partition(0);
+    let worker = metrics.render().unwrap() + &router.render().unwrap();
+    let optional = ["tally_", "collector_", "autopilot_", "distribution_"];
+    let missing: BTreeSet<String> = queries()
+        .iter()
+        .flat_map(|(_, expr, _)| used_in(expr))
+        .map(|used| used.name)
+        .filter(|name| name.ends_with("_total") && !optional.iter().any(|part| name.contains(part)))
+        .filter(|name| !worker.contains(&format!("\n{name}{{")) && !worker.contains(&format!("\n{name} 0")))
+        .collect();
+    no_complaints(&missing.into_iter().collect::<Vec<_>>());
+}
+
 fn promtool(arguments: &[&str], input: &str) {
     let mut tool = Command::new("promtool");
     tool.args(arguments)
