@@ -21,13 +21,13 @@ FROM debian:bookworm-slim
 RUN apt-get update \
  && apt-get install -y --no-install-recommends ca-certificates libssl3 zlib1g \
  && rm -rf /var/lib/apt/lists/* \
- && useradd --system --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin geofold
+ && useradd --uid 10001 --user-group --no-create-home --shell /usr/sbin/nologin geofold
 COPY --from=build /usr/local/bin/geofold /usr/local/bin/geofold
 # The sample map, for a first try.
 COPY config/map-55.json /usr/share/geofold/map-55.json
 USER 10001:10001
 ENV GEOFOLD_CONFIG=/etc/geofold/geofold.toml
-EXPOSE 9464 9465
+EXPOSE 9464 9465 9466
 # For a collector: geofold health --collector. It needs no more than the configuration that the worker has.
 HEALTHCHECK --interval=15s --timeout=6s --start-period=30s --retries=4 CMD ["geofold", "health"]
 # It drains for at most shutdown.drain_timeout, 25 s by default: docker stop --time 40.

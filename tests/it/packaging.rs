@@ -156,6 +156,15 @@ fn services() -> Vec<(String, String)> {
 }
 
 #[test]
+fn one_service_builds_the_image_that_all_use() {
+    let services = services();
+    let builders: Vec<&String> =
+        services.iter().filter(|(_, said)| said.contains("build: ")).map(|(name, _)| name).collect();
+    assert_eq!(builders, ["indices"], "builds of one tag at the same time fail");
+    assert!(!block(&read(COMPOSE), "x-geofold: &geofold").contains("build: "), "every service would build");
+}
+
+#[test]
 fn compose_file_mounts_exist_and_dependencies_have_health_checks() {
     let services = services();
     let names: Vec<&str> = services.iter().map(|(name, _)| name.as_str()).collect();
