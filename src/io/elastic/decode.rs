@@ -321,17 +321,31 @@ pub(crate) fn reason(answer: &AdminAnswer) -> String {
     let error = &answer.body["error"];
     let text = |value: &serde_json::Value| value.as_str().map(|text| text.replace('\n', " "));
     let said = text(&error["reason"]).or_else(|| text(error)).unwrap_or_else(|| "no reason given".to_owned());
-    match text(&error["caused_by"]["reason"]) {
-        Some(cause) if !said.contains(&cause) => format!("{said}: {cause}"),
-        _ => said,
-    }
+    // What failed in a shard of a search, where the error itself is only "all shards failed".
+    let of_a_shard = &error["failed_shards"][0]["reason"];
+    let causes = [&error["caused_by"], of_a_shard, &of_a_shard["caused_by"]];
+    causes
+        .into_iter()
+        .filter_map(|cause| text(&cause["reason"]))
+        .fold(said, |said, cause| if said.contains(&cause) { said } else { format!("{said}: {cause}") })
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn reason_of_an_error_says_what_failed_in_a_shard() {
+        let body = json!({"error": {"reason": "all shards failed", "failed_shards": [{"reason":
+            {"reason": "failed to create query: too many", "caused_by": {"reason": "too many"}}}]}});
+        let answer = AdminAnswer { status: 400, body };
+        assert_eq!(reason(&answer), "all shards failed: failed to create query: too many");
+        let answer = AdminAnswer { status: 500, body: json!({"error": "no"}) };
+        assert_eq!(reason(&answer), "no");
+    }
 
     #[test]
     fn filtered_bulk_response_has_status_seq_no_and_error() {

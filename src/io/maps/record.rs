@@ -105,7 +105,10 @@ pub enum BadStep {
     #[error("map {0} is already in force")]
     InForce(String),
     /// Two maps that differ need two versions.
-    #[error("the new map has version {new}, the one in force {old}; give the new map a higher version")]
+    #[error(
+        "the new map has version {new}, the one in force {old}; plan the new one with --after and the file of the \
+         one in force, or give it a higher version"
+    )]
     Version {
         /// Of the map in force.
         old: u64,

@@ -381,7 +381,10 @@ impl GroupReport {
     /// What the broker says of the group, in words.
     pub fn described(&self) -> String {
         match (&self.description, &self.group_error) {
-            (Some(group), _) => format!("{}, {} members", group.state, group.members.len()),
+            (Some(group), _) => match group.members.len() {
+                1 => format!("{}, 1 member", group.state),
+                members => format!("{}, {members} members", group.state),
+            },
             (None, error) => {
                 let error = error.as_deref().unwrap_or("no answer");
                 format!("not described by the broker ({error}); owners by claims")

@@ -221,7 +221,7 @@ mod tests {
             "data-f=\"rate\">1,234</dd><dd>over <span data-v=\"sample_seconds\" data-f=\"seconds\">10 s</span></dd>",
             "data-v=\"stopped\" data-f=\"number\">1</dd>",
             "data-v=\"letters_last_hour\" data-f=\"number\">2</dd>",
-            "<td class=\"id\">group</td><td class=\"text\">Stable, 1 members</td>",
+            "<td class=\"id\">group</td><td class=\"text\">Stable, 1 member</td>",
             "<td class=\"id\">epoch</td><td class=\"text\">3</td>",
             "<td class=\"id\">map</td><td class=\"text\">as configured, never changed</td>",
             "<td class=\"id\">elasticsearch</td><td class=\"text\">green</td>",
