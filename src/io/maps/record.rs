@@ -150,6 +150,16 @@ impl MapsRecord {
         }
     }
 
+    /// How many empty indices of the last change the next `--retire` would not delete if the change to `new` began now.
+    pub fn unretired(&self, new: &GeoshardMap) -> usize {
+        match &self.state {
+            MapsState::One { unused, .. } => {
+                unused.iter().filter(|shard| !new.shards().contains(shard)).count()
+            }
+            MapsState::Two { .. } => 0,
+        }
+    }
+
     /// The new map decides from now on. All partitions have confirmed that both are known, no batch is under way that
     /// began before that, and everything below `floor` is committed.
     pub fn activate(&self, epoch: Epoch, floor: OffsetFloor) -> Result<Self, BadStep> {
@@ -419,6 +429,8 @@ mod tests {
         assert!(start().knows(&a) && !start().knows(&b));
         let MapsState::One { unused, .. } = &done.state else { panic!("{done:?}") };
         assert_eq!(unused.iter().map(ShardId::as_str).collect::<Vec<_>>(), ["x"]);
+        let unretired = [map(3, &["q"]), map(3, &["x"])].map(|next| done.unretired(&next));
+        assert_eq!(unretired, [1, 0], "the index of x stays, unless x is used again");
         assert_eq!((done.floor_of(3, done.epoch), done.floor_of(4, done.epoch)), (9, 0));
         assert_eq!(done.floor_of(3, Epoch::new(2).unwrap()), 0, "offsets of another epoch");
     }
