@@ -28,7 +28,7 @@ pub(super) struct RowArgs {
     /// Column or dotted path of the longitude in degrees.
     #[arg(long, value_name = "NAME", requires = "lat")]
     lon: Option<String>,
-    /// Dotted path of the location in a JSON object, in any geo_point form.
+    /// Dotted path of the location in a JSON object, in any form of geo_point, Debezium or PostGIS.
     #[arg(long, value_name = "PATH")]
     location: Option<String>,
     /// Load of a point, a weighted sum of columns: "users", "users + 0.5*active + 10*queries".
@@ -56,7 +56,9 @@ impl RowArgs {
     /// What is read from each row.
     pub(super) fn columns(&self) -> Result<Columns, Failure> {
         let place = match (&self.location, &self.lat, &self.lon) {
-            (Some(path), ..) => PointLocation::Path(LocationPath::new(path).map_err(Failure::usage)?),
+            (Some(path), ..) => {
+                PointLocation::Path(LocationPath::new(path).map_err(Failure::usage)?.in_any_form())
+            }
             (None, Some(lat), Some(lon)) => PointLocation::Pair { lat: lat.clone(), lon: lon.clone() },
             _ => PointLocation::Usual,
         };

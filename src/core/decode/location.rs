@@ -1,28 +1,69 @@
-//! Finds a document's location in one pass that validates all of the JSON and keeps only the location's text.
+//! Finds a document's location in one pass that validates all of the JSON and keeps only the location's text; and adds the
+//! `geo_point` field where one is configured (`documents.point`), the only place that does.
 //!
 //! Only members along the path are entered; everything else is skipped, by `plain.rs` or, for an unusual document, by
-//! serde_json's scanner, which checks syntax and builds no values.
+//! serde_json's scanner, which checks syntax and builds no values. Two fields, and the added one, take a pass each. The added field
+//! is spliced into the document's bytes.
 
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
+use memchr::memrchr;
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::object::{BadObject, text};
+use super::object::{BadObject, is_null, text};
 use super::plain;
-use super::point::{self, BadForm};
+use super::point::{self, BadForm, Forms};
 use crate::base::geo::GeoPoint;
 use crate::core::write::PatchMove;
 
-/// Path of the location field as in a mapping: `location`, `place.point`. Cheap to clone.
+/// Where in a document its location is: one field, or two with latitude and longitude. Paths are as in a mapping: `location`,
+/// `place.point`. And the `geo_point` field that geofold adds, if any. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LocationPath(Arc<str>);
+pub struct LocationPath(Arc<Paths>);
 
-/// Why a text is not a field path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Paths {
+    location: Fields,
+    /// The name of the field that geofold adds, at the top of a document.
+    point: Option<String>,
+    forms: Forms,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Fields {
+    One(String),
+    Pair { lat: String, lon: String },
+}
+
+/// Why texts are no fields of a location.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a field path: it must be names separated by dots")]
-pub struct BadLocationPath(String);
+pub enum BadLocationPath {
+    /// Not a path.
+    #[error(
+        "{0:?} is not a field path; write field names separated by dots, like \"location\" or \"profile.location\""
+    )]
+    Path(String),
+    /// One is the other, or inside of it.
+    #[error("latitude and longitude are both at {0:?}; name two fields")]
+    OneField(String),
+    /// Elasticsearch does not search two numbers.
+    #[error(
+        "it is required, since documents.location has two fields, and Elasticsearch searches one geo_point; name the field that \
+         geofold adds to each document, for example \"point\""
+    )]
+    NoPoint,
+    /// Not the name of a field at the top of a document.
+    #[error(
+        "{0:?} is not a name for the added field; write letters, digits, \"_\" and \"-\", without dots, beginning with a letter"
+    )]
+    PointName(String),
+    /// The added field would replace the location.
+    #[error("{0:?} is where the location is; name another field")]
+    PointTaken(String),
+}
 
 /// Why a document or a patch has no usable location.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +85,16 @@ pub enum BadLocation {
     Form(#[from] BadForm),
 }
 
+impl BadLocationPath {
+    /// The key of the configuration that is wrong.
+    pub fn key(&self) -> &'static str {
+        match self {
+            Self::Path(_) | Self::OneField(_) => "documents.location",
+            Self::NoPoint | Self::PointName(_) | Self::PointTaken(_) => "documents.point",
+        }
+    }
+}
+
 impl From<serde_json::Error> for BadLocation {
     fn from(error: serde_json::Error) -> Self {
         Self::Json(error.into())
@@ -51,67 +102,254 @@ impl From<serde_json::Error> for BadLocation {
 }
 
 impl LocationPath {
-    /// Checks that no part of the path is empty.
+    /// A location in one field. Checks that no part of the path is empty.
     pub fn new(path: &str) -> Result<Self, BadLocationPath> {
-        if path.split('.').any(|name| name.trim().is_empty()) {
-            return Err(BadLocationPath(path.to_owned()));
-        }
-        Ok(Self(path.into()))
+        let location = Fields::One(checked(path)?);
+        Ok(Self(Arc::new(Paths { location, point: None, forms: Forms::GeoPoint })))
     }
 
-    /// The path with its dots.
-    pub fn as_str(&self) -> &str {
-        &self.0
+    /// A location in two fields, with the name of the `geo_point` field that is added.
+    pub fn pair(lat: &str, lon: &str, point: Option<&str>) -> Result<Self, BadLocationPath> {
+        let is_inside = |inner: &str, outer: &str| {
+            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        let location = Fields::Pair { lat: checked(lat)?, lon: checked(lon)? };
+        if is_inside(lat, lon) || is_inside(lon, lat) {
+            return Err(BadLocationPath::OneField(lat.to_owned()));
+        }
+        let unpointed = Self(Arc::new(Paths { location, point: None, forms: Forms::GeoPoint }));
+        unpointed.with_point(point.ok_or(BadLocationPath::NoPoint)?)
+    }
+
+    /// Documents get the location once more as a `geo_point` field of this name, at their top. So a single field may have forms
+    /// that Elasticsearch does not take.
+    pub fn with_point(&self, name: &str) -> Result<Self, BadLocationPath> {
+        let is_legal = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+        if !name.starts_with(|c: char| c.is_ascii_alphabetic()) || !name.bytes().all(is_legal) {
+            return Err(BadLocationPath::PointName(name.to_owned()));
+        }
+        if self.fields().iter().any(|path| path.split('.').next() == Some(name)) {
+            return Err(BadLocationPath::PointTaken(name.to_owned()));
+        }
+        let (location, point) = (self.0.location.clone(), Some(name.to_owned()));
+        Ok(Self(Arc::new(Paths { location, point, forms: Forms::Database })))
+    }
+
+    /// For reading only: also forms that Elasticsearch does not take.
+    pub fn in_any_form(&self) -> Self {
+        Self(Arc::new(Paths { forms: Forms::Database, ..Paths::clone(&self.0) }))
+    }
+
+    /// The paths of the fields that hold the location.
+    pub fn fields(&self) -> Vec<String> {
+        match &self.0.location {
+            Fields::One(path) => vec![path.clone()],
+            Fields::Pair { lat, lon } => vec![lat.clone(), lon.clone()],
+        }
+    }
+
+    /// The path of the `geo_point` field, which searches use: the added one, or the location's.
+    pub fn searched(&self) -> &str {
+        match (&self.0.point, &self.0.location) {
+            (Some(point), _) => point,
+            // A pair has a point.
+            (None, Fields::One(path) | Fields::Pair { lat: path, .. }) => path,
+        }
+    }
+
+    /// Whether documents get a field.
+    pub fn adds_point(&self) -> bool {
+        self.0.point.is_some()
     }
 
     /// The location of a whole document. Checks the syntax of all of `document`, which must be an object.
     pub fn locate(&self, document: &[u8]) -> Result<GeoPoint, BadLocation> {
-        let value = match plain::value_at(document, &self.0)? {
-            Some(value) => value,
-            None => match self.find(text(document)?)? {
-                FoundLocation::Value(raw) => raw.get(),
-                FoundLocation::Twice => return Err(BadLocation::Twice),
-                FoundLocation::Nothing | FoundLocation::Blocked => return Err(BadLocation::Missing),
-            },
+        match &self.0.location {
+            Fields::One(path) => self.one(value_at(document, path)?),
+            Fields::Pair { lat, lon } => pair(values_at(document, [lat, lon])?),
+        }
+    }
+
+    /// The location of a whole document, and the document with the `geo_point` field of that location, if one is to be added: in
+    /// place of a former one, otherwise as the last member. Without a change the same bytes.
+    pub fn complete(&self, document: Bytes) -> Result<(Bytes, GeoPoint), BadLocation> {
+        let Some(name) = &self.0.point else {
+            let at = self.locate(&document)?;
+            return Ok((document, at));
         };
-        match value {
+        let (at, former) = self.location_and(name, &document).map_err(|why| match why {
+            BadLocation::Twice if is_twice(&document, name) => BadObject::DuplicateKey(name.clone()).into(),
+            why => why,
+        })?;
+        let point = point_text(at);
+        let (begin, end, member) = match former {
+            Some(former) if former == point => return Ok((document, at)),
+            Some(former) => {
+                let begin = offset_in(&document, former);
+                (begin, begin + former.len(), point)
+            }
+            None => {
+                // It has a location, so it has a member.
+                let close = memrchr(b'}', &document).unwrap_or(document.len());
+                (close, close, format!(",\"{name}\":{point}"))
+            }
+        };
+        let mut completed = Vec::with_capacity(document.len() - (end - begin) + member.len());
+        completed.extend_from_slice(&document[..begin]);
+        completed.extend_from_slice(member.as_bytes());
+        completed.extend_from_slice(&document[end..]);
+        Ok((completed.into(), at))
+    }
+
+    /// The document of [`LocationPath::complete`]; unchanged without a usable location, so that whoever places it refuses it.
+    pub fn completed(&self, document: Bytes) -> Bytes {
+        if !self.adds_point() {
+            return document;
+        }
+        match self.complete(document.clone()) {
+            Ok((completed, _)) => completed,
+            Err(_) => document,
+        }
+    }
+
+    /// Whether searches find a document at its location `at`: it has the added field with that value, or none is added.
+    pub fn is_complete(&self, document: &[u8], at: GeoPoint) -> bool {
+        let Some(name) = &self.0.point else { return true };
+        let value = value_at(document, name).ok().flatten();
+        value.and_then(|value| point::parse(value, Forms::GeoPoint).ok()) == Some(at)
+    }
+
+    /// The location, and the text of the field at the top with this name.
+    fn location_and<'a>(
+        &self,
+        name: &str,
+        document: &'a [u8],
+    ) -> Result<(GeoPoint, Option<&'a str>), BadLocation> {
+        match &self.0.location {
+            Fields::One(path) => {
+                let [location, field] = values_at(document, [path, name])?;
+                Ok((self.one(location)?, field))
+            }
+            Fields::Pair { lat, lon } => {
+                let [lat, lon, field] = values_at(document, [lat, lon, name])?;
+                Ok((pair([lat, lon])?, field))
+            }
+        }
+    }
+
+    fn one(&self, value: Option<&str>) -> Result<GeoPoint, BadLocation> {
+        match value.ok_or(BadLocation::Missing)? {
             "null" => Err(BadLocation::Null),
-            value => Ok(point::parse(value)?),
+            value => Ok(point::parse(value, self.0.forms)?),
         }
     }
 
     /// The effect of a merge patch on the location. Checks the syntax of all of `patch`, which must be an object.
     /// [`BadLocation::Null`] if it removes the location.
     pub fn patch_move(&self, patch: &[u8]) -> Result<PatchMove, BadLocation> {
-        match self.find(text(patch)?)? {
-            FoundLocation::Nothing => Ok(PatchMove::Stays),
-            FoundLocation::Value(raw) if raw.get() == "null" => Err(BadLocation::Null),
-            FoundLocation::Value(raw) => Ok(point::parse_patch(raw.get())?),
-            FoundLocation::Blocked => Err(BadLocation::Null),
-            FoundLocation::Twice => Err(BadLocation::Twice),
+        let patch = text(patch)?;
+        match &self.0.location {
+            Fields::One(path) => match change(patch, path)? {
+                None => Ok(PatchMove::Stays),
+                Some(value) => Ok(point::parse_patch(value, self.0.forms)?),
+            },
+            Fields::Pair { lat, lon } => {
+                Ok(point::parse_patch_of_pair(change(patch, lat)?, change(patch, lon)?)?)
+            }
         }
     }
+}
 
-    /// What serde_json finds at the path, in any document.
-    pub(super) fn find<'de>(&self, document: &'de str) -> Result<FoundLocation<'de>, serde_json::Error> {
-        let mut found = FoundLocation::Nothing;
-        let mut deserializer = serde_json::Deserializer::from_str(document);
-        Descent { path: &self.0, found: &mut found }.deserialize(&mut deserializer)?;
-        deserializer.end()?;
-        Ok(found)
+/// What a merge patch puts at the path, if anything.
+fn change<'a>(patch: &'a str, path: &str) -> Result<Option<&'a str>, BadLocation> {
+    match find(patch, path)? {
+        FoundLocation::Nothing => Ok(None),
+        FoundLocation::Value(raw) if is_null(raw.get()) => Err(BadLocation::Null),
+        FoundLocation::Value(raw) => Ok(Some(raw.get())),
+        FoundLocation::Blocked => Err(BadLocation::Null),
+        FoundLocation::Twice => Err(BadLocation::Twice),
     }
+}
+
+fn checked(path: &str) -> Result<String, BadLocationPath> {
+    match path.split('.').any(|name| name.trim().is_empty()) {
+        true => Err(BadLocationPath::Path(path.to_owned())),
+        false => Ok(path.to_owned()),
+    }
+}
+
+fn pair(values: [Option<&str>; 2]) -> Result<GeoPoint, BadLocation> {
+    let [Some(lat), Some(lon)] = values else { return Err(BadLocation::Missing) };
+    if is_null(lat) || is_null(lon) {
+        return Err(BadLocation::Null);
+    }
+    Ok(point::parse_pair(lat, lon)?)
+}
+
+/// The texts of the values at these paths, each a part of `document`, where they are there. Checks the syntax of all of it.
+fn values_at<'a, const N: usize>(
+    document: &'a [u8],
+    paths: [&str; N],
+) -> Result<[Option<&'a str>; N], BadLocation> {
+    let mut values = [None; N];
+    for (value, path) in values.iter_mut().zip(paths) {
+        *value = value_at(document, path)?;
+    }
+    Ok(values)
+}
+
+/// The same of one path.
+fn value_at<'a>(document: &'a [u8], path: &str) -> Result<Option<&'a str>, BadLocation> {
+    if let Some(value) = plain::value_at(document, path)? {
+        return Ok(value);
+    }
+    match find(text(document)?, path)? {
+        FoundLocation::Value(raw) => Ok(Some(raw.get())),
+        FoundLocation::Twice => Err(BadLocation::Twice),
+        FoundLocation::Nothing | FoundLocation::Blocked => Ok(None),
+    }
+}
+
+fn is_twice(document: &[u8], path: &str) -> bool {
+    matches!(text(document).map(|document| find(document, path)), Ok(Ok(FoundLocation::Twice)))
+}
+
+/// What serde_json finds at the path, in any document.
+pub(super) fn find<'de>(document: &'de str, path: &str) -> Result<FoundLocation<'de>, serde_json::Error> {
+    let mut found = FoundLocation::Nothing;
+    let mut deserializer = serde_json::Deserializer::from_str(document);
+    Descent { path, found: &mut found }.deserialize(&mut deserializer)?;
+    deserializer.end()?;
+    Ok(found)
+}
+
+/// Where a part of `whole` begins in it.
+fn offset_in(whole: &[u8], part: &str) -> usize {
+    let offset = part.as_ptr().addr().wrapping_sub(whole.as_ptr().addr());
+    debug_assert!(whole.get(offset..).is_some_and(|rest| rest.starts_with(part.as_bytes())));
+    offset
+}
+
+/// The value of an added field: shorter than an object, and a merge patch that puts an object here replaces it. The same location
+/// always gives the same text, the shortest that stands for its numbers.
+fn point_text(at: GeoPoint) -> String {
+    format!("[{:?},{:?}]", at.lon(), at.lat())
 }
 
 impl Default for LocationPath {
     /// `location`.
     fn default() -> Self {
-        Self("location".into())
+        let location = Fields::One("location".to_owned());
+        Self(Arc::new(Paths { location, point: None, forms: Forms::GeoPoint }))
     }
 }
 
 impl fmt::Display for LocationPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        match &self.0.location {
+            Fields::One(path) => f.write_str(path),
+            Fields::Pair { lat, lon } => write!(f, "{lat}, {lon}"),
+        }
     }
 }
 
@@ -321,5 +559,141 @@ mod tests {
         for bad in ["", ".", "a.", ".a", "a..b", " "] {
             assert!(LocationPath::new(bad).is_err(), "{bad:?}");
         }
+    }
+
+    fn pair() -> LocationPath {
+        LocationPath::pair("place.lat", "lon", Some("at")).unwrap()
+    }
+
+    /// 13.4 east, 52.5 north, as Debezium writes it.
+    const GEOMETRY: &str = r#"{"wkb":"AQEAACDmEAAAzczMzMzMKkAAAAAAAEBKQA==","srid":4326}"#;
+
+    fn completed(path: &LocationPath, document: &str) -> Result<String, BadLocation> {
+        let (completed, at) = path.complete(Bytes::copy_from_slice(document.as_bytes()))?;
+        assert_eq!(path.locate(&completed).unwrap(), at, "{document}");
+        assert!(path.is_complete(&completed, at), "{document}");
+        assert_eq!(path.complete(completed.clone()).unwrap(), (completed.clone(), at), "once is enough");
+        Ok(String::from_utf8(completed.to_vec()).unwrap())
+    }
+
+    #[test]
+    fn the_point_is_the_last_member_or_replaces_a_former_one() {
+        let geometry = path("geom").with_point("at").unwrap();
+        for (path, document, expected) in [
+            (
+                pair(),
+                r#" { "place": {"lat": 1.50}, "lon": "2", "a": {"at": 5} } "#,
+                r#" { "place": {"lat": 1.50}, "lon": "2", "a": {"at": 5} ,"at":[2.0,1.5]} "#,
+            ),
+            (
+                pair(),
+                r#"{"at":null,"place.lat":-1e-7,"lon":2}"#,
+                r#"{"at":[2.0,-1e-7],"place.lat":-1e-7,"lon":2}"#,
+            ),
+            (
+                pair(),
+                r#"{"at":{"lat":9,"lon":9},"lon":0,"place":{"lat":0}}"#,
+                r#"{"at":[0.0,0.0],"lon":0,"place":{"lat":0}}"#,
+            ),
+            // Not plain: line breaks, escaped keys.
+            (
+                pair(),
+                "{\"place\":{\"lat\":1},\n\"lon\":2\n}\n",
+                "{\"place\":{\"lat\":1},\n\"lon\":2\n,\"at\":[2.0,1.0]}\n",
+            ),
+            (
+                pair(),
+                "{\"\\u0061t\":7,\"place\":{\"lat\":1},\n\"lon\":2}",
+                "{\"\\u0061t\":[2.0,1.0],\"place\":{\"lat\":1},\n\"lon\":2}",
+            ),
+            (
+                geometry.clone(),
+                &format!(r#"{{"geom":{GEOMETRY}}}"#),
+                &format!(r#"{{"geom":{GEOMETRY},"at":[13.4,52.5]}}"#),
+            ),
+            (geometry.clone(), r#"{"geom":"POINT (2 1)"}"#, r#"{"geom":"POINT (2 1)","at":[2.0,1.0]}"#),
+        ] {
+            assert_eq!(completed(&path, document).unwrap(), expected);
+        }
+        let same = Bytes::from_static(br#"{"at":[2.0,1.0],"place":{"lat":1},"lon":2}"#);
+        assert_eq!(pair().complete(same.clone()).unwrap().0.as_ptr(), same.as_ptr(), "it is not copied");
+        let alone = Bytes::from_static(br#"{"location":[2,1]}"#);
+        assert_eq!(path("location").complete(alone.clone()).unwrap().0.as_ptr(), alone.as_ptr());
+        assert_eq!(path("location").completed(alone.clone()), alone);
+    }
+
+    #[test]
+    fn what_has_no_location_or_two_is_not_completed() {
+        for (document, says) in [
+            ("{}", "missing"),
+            (r#"{"lon":2}"#, "missing"),
+            (r#"{"place":{"lat":1}}"#, "missing"),
+            (r#"{"place":5,"lon":2}"#, "missing"),
+            (r#"{"place":{"lat":null},"lon":2}"#, "null"),
+            (r#"{"place":{"lat":1},"lon":2,"lon":3}"#, "more than once"),
+            (r#"{"place":{"lat":1},"place.lat":1,"lon":2}"#, "more than once"),
+            (r#"{"place":{"lat":1},"lon":2,"at":1,"at":2}"#, "duplicate key \"at\""),
+            (r#"{"place":{"lat":1},"lon":2,"at":1,"\u0061t":2}"#, "duplicate key \"at\""),
+            (r#"{"place":{"lat":91},"lon":2}"#, "latitude 91"),
+            (r#"{"place":{"lat":1},"lon":2"#, "not a valid JSON object"),
+        ] {
+            let error = completed(&pair(), document).unwrap_err().to_string();
+            assert!(error.contains(says), "{document}: {error}");
+            let document = Bytes::from_static(document.as_bytes());
+            assert_eq!(pair().completed(document.clone()), document);
+        }
+    }
+
+    #[test]
+    fn forms_of_databases_need_the_point() {
+        let document = format!(r#"{{"geom":{GEOMETRY}}}"#);
+        let refused = path("geom").locate(document.as_bytes()).unwrap_err().to_string();
+        assert!(refused.contains("documents.point"), "{refused}");
+        assert!(path("geom").patch_move(document.as_bytes()).is_err());
+        let berlin = GeoPoint::new(52.5, 13.4).unwrap();
+        for reads in [path("geom").with_point("at").unwrap(), path("geom").in_any_form()] {
+            assert_eq!(reads.locate(document.as_bytes()).unwrap(), berlin);
+            assert_eq!(reads.patch_move(document.as_bytes()).unwrap(), PatchMove::To(berlin.into()));
+        }
+    }
+
+    #[test]
+    fn patch_of_a_pair_moves_if_it_has_a_part() {
+        let moves = |patch: &str| pair().patch_move(patch.as_bytes());
+        let to = PatchMove::To(GeoPoint::new(1.0, 2.0).unwrap().into());
+        for (patch, expected) in [
+            (r#"{"place":{"lat":1},"lon":2}"#, to),
+            (r#"{"place.lat":"1","lon":"2"}"#, to),
+            (r#"{"lon":2}"#, PatchMove::Unclear),
+            (r#"{"place":{"lat":1}}"#, PatchMove::Unclear),
+            (r#"{"place":{"x":null}}"#, PatchMove::Stays),
+            (r#"{"at":null}"#, PatchMove::Stays),
+            ("{}", PatchMove::Stays),
+        ] {
+            assert_eq!(moves(patch).unwrap(), expected, "{patch}");
+        }
+        for away in
+            [r#"{"lon":null}"#, r#"{"place":{"lat":null},"lon":1}"#, r#"{"place":null}"#, r#"{"place":[1]}"#]
+        {
+            assert!(matches!(moves(away), Err(BadLocation::Null)), "{away}");
+        }
+        assert!(matches!(moves(r#"{"lon":[1]}"#), Err(BadLocation::Form(_))));
+        assert!(matches!(moves(r#"{"lon":1,"lon":2}"#), Err(BadLocation::Twice)));
+    }
+
+    #[test]
+    fn fields_that_can_not_be_used_are_refused() {
+        let key = |path: Result<LocationPath, BadLocationPath>| path.unwrap_err().key();
+        assert_eq!(key(LocationPath::pair("lat", "lat", Some("at"))), "documents.location");
+        assert_eq!(key(LocationPath::pair("a.b", "a", Some("at"))), "documents.location");
+        assert_eq!(key(LocationPath::pair("a", "", Some("at"))), "documents.location");
+        assert_eq!(key(LocationPath::pair("lat", "lon", None)), "documents.point");
+        for name in ["", "a.b", "_id", "1a", "a b", "a\"", "ä", "location"] {
+            assert_eq!(key(path("location.at").with_point(name)), "documents.point", "{name:?}");
+        }
+        assert!(LocationPath::pair("lat", "latitude", Some("lati")).is_ok());
+        assert_eq!(pair().fields(), ["place.lat", "lon"]);
+        assert_eq!((pair().searched(), path("a.b").searched()), ("at", "a.b"));
+        assert_eq!(pair().to_string(), "place.lat, lon");
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! A document is scanned once, to check its JSON and find its location (an unusual one again, by serde_json: see
 //! `plain.rs`); its bytes pass through uncopied. Only line breaks between tokens are replaced, since a `_bulk` request
-//! consists of lines.
+//! consists of lines, and the field of `documents.point` is spliced in.
 
 mod debezium;
 mod forms;
@@ -15,6 +15,7 @@ mod object;
 mod plain;
 mod point;
 mod source_form;
+mod wkb;
 
 use bytes::Bytes;
 use memchr::memchr2;
@@ -27,6 +28,7 @@ pub use self::location::{BadLocation, BadLocationPath, LocationPath};
 pub use self::object::BadObject;
 pub use self::point::BadForm;
 pub use self::source_form::{BadKeyForm, Envelope, KeyForm, RecordFormat};
+pub use self::wkb::BadGeometry;
 use crate::base::geo::GeoPoint;
 use crate::base::headers::OP_HEADER;
 use crate::base::ids::{BadDocId, DocId};
@@ -291,13 +293,13 @@ impl Decoder {
         }
     }
 
-    /// Validates a whole document, of a record or of the source of truth: on one line, with its location.
+    /// Validates a whole document, of a record or of the source of truth: complete, on one line, with its location.
     ///
     /// # Errors
     /// If it cannot be placed.
     pub fn document(&self, value: Bytes) -> Result<(Bytes, GeoPoint), BadRecord> {
         self.check_size_and_shape(&value)?;
-        let at = self.path.locate(&value).map_err(|why| match why {
+        let (value, at) = self.path.complete(value).map_err(|why| match why {
             BadLocation::Json(why) => BadRecord::Json(why),
             BadLocation::Missing | BadLocation::Null => {
                 BadRecord::NoLocation { path: self.path.clone(), why }
@@ -371,7 +373,7 @@ impl Op {
 
 /// The point that a value (the text of any JSON value) stands for in a query, in any form that a `geo_point` takes.
 pub(crate) fn query_point(value: &str) -> Option<GeoPoint> {
-    point::parse(value).ok()
+    point::parse(value, point::Forms::GeoPoint).ok()
 }
 
 /// A valid JSON text without raw line breaks: in such a text they can only be white space between tokens. Copies only if
@@ -424,6 +426,31 @@ mod tests {
         let Body::Index { doc, at } = decode(Some(value.clone()), None).unwrap() else { panic!() };
         assert_eq!(doc.as_ptr(), value.as_ptr());
         assert_eq!((doc, at), (value, GeoPoint::new(1.0, 2.0).unwrap().into()));
+    }
+
+    #[test]
+    fn documents_and_rows_get_the_point_of_their_geometry() {
+        let path = LocationPath::new("geom").unwrap().with_point("point").unwrap();
+        let decoder = Decoder::new(path, Epoch::default(), 1_000).in_envelope(Envelope::Debezium);
+        let decode = |value: &str, op: Option<&str>| {
+            let value = Some(Bytes::copy_from_slice(value.as_bytes()));
+            let op = op.map(str::as_bytes);
+            plain(&decoder, RawRecord { partition: 3, offset: 7, key: Some(b"id"), value, op })
+        };
+        let row = r#"{"id":7,"geom":{"wkb":"AQEAACDmEAAAzczMzMzMKkAAAAAAAEBKQA==","srid":4326}}"#;
+        let expected = row.replace("}}", r#"},"point":[13.4,52.5]}"#);
+        for (value, op) in [(format!(r#"{{"op":"c","after":{row}}}"#), None), (row.to_owned(), Some("index"))]
+        {
+            let Body::Index { doc, at } = decode(&value, op).unwrap().body else { panic!() };
+            assert_eq!((&*doc, at), (expected.as_bytes(), GeoPoint::new(52.5, 13.4).unwrap().into()));
+        }
+        let projected = row.replace("4326", "3857");
+        let bad = decode(&format!(r#"{{"op":"c","after":{projected}}}"#), None).unwrap_err();
+        assert_eq!(bad.reason(), "bad_location");
+        assert_eq!(
+            bad.to_string(),
+            "the value at \"geom\" is not a location: its srid is 3857, but its wkb has the SRID 4326"
+        );
     }
 
     #[test]

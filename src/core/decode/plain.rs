@@ -12,11 +12,12 @@ use super::object::{BadObject, text};
 /// Deeper nesting is left to serde_json.
 const MAX_DEPTH: usize = 64;
 
-/// The text of the value at `path` (names separated by dots) in an object. Checks the syntax of all of it.
+/// The text of the value at `path` (names separated by dots) in an object, `Some(None)` if nothing is there. Checks the syntax of
+/// all of it.
 ///
 /// # Errors
 /// If `document` is not UTF-8.
-pub(super) fn value_at<'a>(document: &'a [u8], path: &str) -> Result<Option<&'a str>, BadObject> {
+pub(super) fn value_at<'a>(document: &'a [u8], path: &str) -> Result<Option<Option<&'a str>>, BadObject> {
     // One vectorizable pass; afterwards no string needs a byte-by-byte check.
     let (mut has_control, mut all) = (false, 0);
     for &byte in document {
@@ -29,17 +30,18 @@ pub(super) fn value_at<'a>(document: &'a [u8], path: &str) -> Result<Option<&'a 
     if has_control {
         return Ok(None);
     }
-    find(document, path.as_bytes()).map(text).transpose()
+    let Some(found) = find(document, path.as_bytes()) else { return Ok(None) };
+    found.map(text).transpose().map(Some)
 }
 
 /// The value at `path` in an object without control characters. Checks the syntax of all of it.
-fn find<'a>(document: &'a [u8], path: &[u8]) -> Option<&'a [u8]> {
+fn find<'a>(document: &'a [u8], path: &[u8]) -> Option<Option<&'a [u8]>> {
     let mut scanner = Scanner { text: document, at: 0 };
     let mut found = None;
     scanner.skip_spaces();
     scanner.object(MAX_DEPTH, |scanner, key, depth| scanner.member(key, path, depth, &mut found))?;
     scanner.skip_spaces();
-    found.filter(|_| scanner.at == document.len())
+    (scanner.at == document.len()).then_some(found)
 }
 
 /// The texts of latitude and longitude in `{"lat": …, "lon": …}`, if both are numbers and nothing else is there.
@@ -261,7 +263,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::Value;
 
-    use super::super::location::{FoundLocation, LocationPath};
+    use super::super::location::{self, FoundLocation};
     use super::*;
 
     #[test]
@@ -276,8 +278,12 @@ mod tests {
             (r#"{"a":{"b.c":[0,0.5]},"ab":{}}"#, "a.b.c", "[0,0.5]"),
             (r#"{"q":"\" \\ \/ \u00e9 ü","location":null}"#, "location", "null"),
         ] {
-            assert_eq!(value_at(document.as_bytes(), path).unwrap(), Some(value), "{document}");
+            assert_eq!(value_at(document.as_bytes(), path).unwrap(), Some(Some(value)), "{document}");
         }
+        for without in ["{}", r#"{"a":{"location":1},"locations":[]}"#, r#"{"location.x":1}"#] {
+            assert_eq!(value_at(without.as_bytes(), "location").unwrap(), Some(None), "{without}");
+        }
+        assert_eq!(value_at(br#"{"a":{"c":1},"b":2}"#, "a.b").unwrap(), Some(None));
     }
 
     #[test]
@@ -286,7 +292,6 @@ mod tests {
         for document in [
             "",
             "{",
-            "{}",
             "[]",
             "null",
             r#"{"location":1} x"#,
@@ -314,7 +319,7 @@ mod tests {
         {
             assert!(matches!(value_at(document, "location"), Err(BadObject::NotUtf8(_))), "{document:?}");
         }
-        assert_eq!(value_at("{\"location\":\"ü\"}".as_bytes(), "location").unwrap(), Some("\"ü\""));
+        assert_eq!(value_at("{\"location\":\"ü\"}".as_bytes(), "location").unwrap(), Some(Some("\"ü\"")));
     }
 
     #[test]
@@ -399,13 +404,14 @@ mod tests {
     fn agrees_with_serde_json(document: &str) -> Result<(), TestCaseError> {
         for path in ["location", "a.b"] {
             let Some(value) = value_at(document.as_bytes(), path).unwrap() else { continue };
-            let found = LocationPath::new(path).unwrap().find(document);
+            let found = location::find(document, path);
             prop_assert!(found.is_ok(), "{document:?} is no JSON: {:?}", found.err());
             match found {
                 Ok(FoundLocation::Value(raw)) => {
-                    prop_assert_eq!(raw.get(), value, "at {} of {:?}", path, document)
+                    prop_assert_eq!(Some(raw.get()), value, "at {} of {:?}", path, document)
                 }
-                _ => prop_assert!(false, "{value} is not what is at {path} of {document:?}"),
+                Ok(FoundLocation::Nothing) => prop_assert_eq!(value, None, "at {} of {:?}", path, document),
+                _ => prop_assert!(false, "{value:?} is not what is at {path} of {document:?}"),
             }
         }
         Ok(())

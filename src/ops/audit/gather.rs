@@ -209,7 +209,7 @@ impl Audit<'_> {
         read: &(dyn Fn(usize) + Sync),
     ) -> Result<(), AuditError> {
         let fields = match index {
-            Index::Geoshard(_) => vec![self.location.as_str().to_owned()],
+            Index::Geoshard(_) => self.location.fields(),
             _ => ["pos", "shard", "leftovers", "deleted", "refused"].map(str::to_owned).to_vec(),
         };
         let options = ScanOptions { page: PAGE, timeout: self.options.timeout, fields, query: None };

@@ -155,7 +155,7 @@ pub async fn select(
         Selection::All | Selection::Shards(_) => vec!["shard".to_owned()],
         // A document has no field of no name: its source is not sent.
         Selection::Query(_) => vec!["-".to_owned()],
-        Selection::MapDiff { location, .. } => vec![location.as_str().to_owned()],
+        Selection::MapDiff { location, .. } => location.fields(),
     };
     let query = match selection {
         Selection::Query(query) => Some(query.clone()),

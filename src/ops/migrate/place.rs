@@ -84,7 +84,7 @@ impl Migration {
         let changed = record.other().map(|other| changed_ranges(other, map)).unwrap_or_default();
         let query = |shard: &ShardId| match self.scans_all {
             true => Some(None),
-            false => misplaced_in(shard, &changed, self.location.as_str()).map(Some),
+            false => misplaced_in(shard, &changed, self.location.searched()).map(Some),
         };
         let scans: Vec<(&ShardId, Option<Value>)> =
             shards.iter().filter_map(|shard| Some((shard, query(shard)?))).collect();
@@ -127,12 +127,8 @@ impl Migration {
         query: Option<Value>,
     ) -> Result<(IndexScan<'_>, Vec<ScannedDocument>), MigrateError> {
         let name = Index::Geoshard(shard.clone()).name(&self.config.elasticsearch.prefix);
-        let options = ScanOptions {
-            page: PAGE,
-            timeout: self.timeout(),
-            fields: vec![self.location.as_str().to_owned()],
-            query,
-        };
+        let options =
+            ScanOptions { page: PAGE, timeout: self.timeout(), fields: self.location.fields(), query };
         let (scan, page, refused) = open(&*self.elastic, &name, options).await?;
         if let Some(reason) = refused {
             self.say(format!("{name} refuses the query by location, reading all of it: {reason}"));

@@ -42,7 +42,7 @@ pub enum PointsFormat {
 pub enum PointLocation {
     /// Where it usually is: `location` of a JSON object, `lat` and `lon` of a CSV row.
     Usual,
-    /// In one field of a JSON object, in any form that a `geo_point` takes.
+    /// Where the configuration, or a path, says that it is in a JSON object.
     Path(LocationPath),
     /// In two columns, or dotted paths of JSON numbers, in degrees.
     Pair {

@@ -43,7 +43,7 @@ impl Columns {
     fn fields(&self) -> Vec<String> {
         let place = match &self.place {
             PointLocation::Usual => vec!["location".to_owned()],
-            PointLocation::Path(path) => vec![path.to_string()],
+            PointLocation::Path(path) => path.fields(),
             PointLocation::Pair { lat, lon } => vec![lat.clone(), lon.clone()],
         };
         place.into_iter().chain(self.weight.columns().map(str::to_owned)).chain(self.id.clone()).collect()

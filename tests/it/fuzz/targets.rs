@@ -52,6 +52,7 @@ const OPS: [Option<&[u8]>; 6] =
 pub fn record(data: &[u8]) {
     let Some((op, value)) = data.split_first() else { return };
     let op = OPS[usize::from(*op) % OPS.len()];
+    completed(value);
     let decoded = decode(op, value, 7);
     let Some(plain) = plain_location(value).filter(|_| matches!(op, None | Some(b"index"))) else {
         let Ok(write) = decoded else { return };
@@ -63,6 +64,31 @@ pub fn record(data: &[u8]) {
     };
     let write = decoded.unwrap_or_else(|bad| panic!("a plain document is refused: {bad}"));
     assert!(matches!(write.body, Body::Index { at, .. } if at == plain.into()), "{write:?}");
+}
+
+/// A document with its location in two fields, or in one in any form: it is refused, or gets one more field, which has the same
+/// location, and is otherwise unchanged.
+fn completed(document: &[u8]) {
+    const POINT: &str = "name";
+    let one = LocationPath::new("location").and_then(|path| path.with_point(POINT));
+    let pair = LocationPath::pair("location.lat", "location.lon", Some(POINT));
+    let point = LocationPath::new(POINT).expect("a plain path");
+    let without = |document: &[u8]| match json(document)? {
+        Value::Object(mut members) => {
+            members.remove(POINT);
+            Some(members)
+        }
+        _ => None,
+    };
+    for path in [one, pair] {
+        let path = path.expect("plain paths");
+        let Ok((completed, at)) = path.complete(Bytes::copy_from_slice(document)) else { continue };
+        assert_eq!(point.locate(&completed).expect("the field is a location"), at);
+        assert_eq!(path.complete(completed.clone()).expect("it has a location"), (completed.clone(), at));
+        if let (Some(before), Some(after)) = (without(document), without(&completed)) {
+            assert_eq!(before, after, "the rest was changed");
+        }
+    }
 }
 
 /// Base, first and second patch, a line each.
