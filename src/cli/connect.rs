@@ -103,7 +103,8 @@ pub(super) fn decoder(config: &Config) -> Result<Decoder, Failure> {
     Ok(record::decoder(config, location(config)?))
 }
 
-fn location(config: &Config) -> Result<LocationPath, Failure> {
+/// Where a document's location is.
+pub(super) fn location(config: &Config) -> Result<LocationPath, Failure> {
     LocationPath::new(&config.documents.location)
         .context("documents.location in the configuration")
         .map_err(Failure::usage)

@@ -7,9 +7,11 @@ use std::hash::{Hash, Hasher};
 
 use serde::Serialize;
 
+use crate::base::geo::GeoPoint;
 use crate::base::ids::ShardId;
 use crate::base::position::{Epoch, Position};
 use crate::base::requests::SeqNo;
+use crate::core::decode::LocationPath;
 use crate::core::placement::Placement;
 
 /// Whether a copy is in the geoshard of its location.
@@ -21,6 +23,8 @@ pub enum Fit {
     Elsewhere,
     /// It has no readable location.
     NoLocation,
+    /// By a live map, but the field that geofold adds has another point, or is missing.
+    WrongPoint,
 }
 
 /// An observed copy.
@@ -52,6 +56,25 @@ pub struct Observation {
     pub stamp: Option<SeqNo>,
     /// Its copies.
     pub copies: BTreeMap<ShardId, ObservedCopy>,
+}
+
+impl Fit {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Here, Self::Elsewhere, Self::NoLocation, Self::WrongPoint];
+
+    /// Of a document, and its location; `is_here`: whether a live map names its geoshard for a location.
+    pub fn of(
+        document: &[u8],
+        path: &LocationPath,
+        is_here: impl Fn(GeoPoint) -> bool,
+    ) -> (Self, Option<GeoPoint>) {
+        match path.locate(document) {
+            Err(_) => (Self::NoLocation, None),
+            Ok(at) if !is_here(at) => (Self::Elsewhere, Some(at)),
+            Ok(at) if path.is_complete(document, at) => (Self::Here, Some(at)),
+            Ok(at) => (Self::WrongPoint, Some(at)),
+        }
+    }
 }
 
 impl Observation {
@@ -122,13 +145,15 @@ pub enum Defect {
     WrongGeoshard,
     /// The copy has no readable location.
     NoLocation,
+    /// Searches find the copy elsewhere than at its location, or never: `documents.point` is missing or wrong.
+    WrongPoint,
     /// A version above the configured epoch: it refuses every write.
     LaterEpoch,
 }
 
 impl Defect {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::NoPlacement,
         Self::UnreadablePlacement,
         Self::NoCopy,
@@ -139,6 +164,7 @@ impl Defect {
         Self::Behind,
         Self::WrongGeoshard,
         Self::NoLocation,
+        Self::WrongPoint,
         Self::LaterEpoch,
     ];
 
@@ -160,6 +186,7 @@ impl Defect {
             Self::Behind => "behind",
             Self::WrongGeoshard => "wrong-geoshard",
             Self::NoLocation => "no-location",
+            Self::WrongPoint => "wrong-point",
             Self::LaterEpoch => "later-epoch",
         }
     }
@@ -218,6 +245,7 @@ fn judge_placed(placement: &Placement, copies: &BTreeMap<ShardId, ObservedCopy>)
                 Fit::Here => {}
                 Fit::Elsewhere => defects.push(Defect::WrongGeoshard),
                 Fit::NoLocation => defects.push(Defect::NoLocation),
+                Fit::WrongPoint => defects.push(Defect::WrongPoint),
             }
         }
     }
@@ -282,7 +310,7 @@ mod tests {
 
     #[test]
     fn each_defect_has_its_name() {
-        use Fit::{Elsewhere, Here, NoLocation};
+        use Fit::{Elsewhere, Here, NoLocation, WrongPoint};
         let refused = || {
             let ObservedPlacement::At(placement) = placed(5, Some("b"), &["a"]) else { unreachable!() };
             ObservedPlacement::At(placement.after_refusal())
@@ -304,6 +332,7 @@ mod tests {
             (placed(5, Some("b"), &[]), vec![("b", 4, Here)], vec![Defect::Behind]),
             (placed(5, Some("b"), &[]), vec![("b", 5, Elsewhere)], vec![Defect::WrongGeoshard]),
             (placed(5, Some("b"), &[]), vec![("b", 5, NoLocation)], vec![Defect::NoLocation]),
+            (placed(5, Some("b"), &[]), vec![("b", 5, WrongPoint)], vec![Defect::WrongPoint]),
             (refused(), vec![], vec![]),
             (refused(), vec![("a", 1, Here)], vec![]),
             (refused(), vec![("b", 1, Here)], vec![]),
@@ -317,6 +346,25 @@ mod tests {
         let sight = Observation { placed: placed(5, Some("b"), &[]), stamp: None, copies };
         assert_eq!(judge(&sight, Epoch::default()), [Defect::LaterEpoch]);
         assert!(judge(&sight, Epoch::new(1).unwrap()).is_empty());
+    }
+
+    #[test]
+    fn a_copy_fits_if_searches_find_it_where_it_is() {
+        let path = LocationPath::pair("lat", "lon", Some("at")).unwrap();
+        let north = |at: GeoPoint| at.lat() > 0.0;
+        for (document, fit) in [
+            (r#"{"lat":1,"lon":2,"at":[2,1]}"#, Fit::Here),
+            (r#"{"at":{"lat":1.0,"lon":2.0},"lat":1,"lon":2}"#, Fit::Here),
+            (r#"{"lat":1,"lon":2}"#, Fit::WrongPoint),
+            (r#"{"lat":1,"lon":2,"at":[2,3]}"#, Fit::WrongPoint),
+            (r#"{"lat":1,"lon":2,"at":null}"#, Fit::WrongPoint),
+            (r#"{"lat":-1,"lon":2}"#, Fit::Elsewhere),
+            (r#"{"lat":1,"at":[2,1]}"#, Fit::NoLocation),
+        ] {
+            assert_eq!(Fit::of(document.as_bytes(), &path, north).0, fit, "{document}");
+        }
+        let alone = Fit::of(br#"{"location":[2,1]}"#, &LocationPath::default(), north);
+        assert_eq!(alone, (Fit::Here, Some(GeoPoint::new(1.0, 2.0).unwrap())));
     }
 
     #[test]

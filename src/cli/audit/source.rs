@@ -11,7 +11,7 @@ use super::{AuditArgs, LONG, PRINTED, a_seed};
 use crate::base::ids::DocId;
 use crate::base::retry::RetryPolicy;
 use crate::cli::progress::ProgressMeter;
-use crate::cli::{Failure, output};
+use crate::cli::{Failure, connect, output};
 use crate::io::elastic::Elastic;
 use crate::ops::audit::AuditError;
 use crate::ops::audit::touches::TopicTouches;
@@ -38,10 +38,12 @@ pub(super) async fn run(
         (None, None) => ComparedDocuments::All,
     };
     let topic = TopicTouches::connect(config, elastic.clone(), args.touch_rate).await?;
+    let location = connect::location(config)?;
     let comparing = Comparing {
         elastic: &**elastic,
         prefix: &config.elasticsearch.prefix,
         truth: &source,
+        location: &location,
         log: &topic,
         mend: args.repair.then_some(&topic),
         settle: args.settle,

@@ -60,22 +60,18 @@ impl Content {
     /// `stored` is the source's document.
     ///
     /// Patches without a base make a document of themselves: the caller decides whether that is wanted (protocol,
-    /// "on_missing"). The document has no raw line breaks.
+    /// "on_missing"). The document has no raw line breaks, and the field of `documents.point` that fits its location.
     ///
     /// # Errors
     /// If `stored` is not a JSON object, or has a duplicate key where a patch descends.
-    pub fn apply_to(&self, stored: Option<&[u8]>) -> Result<Option<Bytes>, BadObject> {
-        match self {
-            Self::Index { doc, .. } => Ok(Some(doc.clone())),
-            Self::Delete => Ok(None),
-            Self::Touch | Self::Refeed => {
-                Ok(stored.map(|stored| on_one_line(Bytes::copy_from_slice(stored))))
-            }
-            Self::Patch { over, patches } => {
-                let base = stored.filter(|_| *over != Base::Nothing);
-                Ok(apply_all(base, patches)?.map(on_one_line))
-            }
-        }
+    pub fn apply_to(&self, stored: Option<&[u8]>, path: &LocationPath) -> Result<Option<Bytes>, BadObject> {
+        let document = match self {
+            Self::Index { doc, .. } => return Ok(Some(doc.clone())),
+            Self::Delete => None,
+            Self::Touch | Self::Refeed => stored.map(Bytes::copy_from_slice),
+            Self::Patch { over, patches } => apply_all(stored.filter(|_| *over != Base::Nothing), patches)?,
+        };
+        Ok(document.map(|document| path.completed(on_one_line(document))))
     }
 
     /// Unchanged if it fails.
@@ -93,9 +89,11 @@ impl Content {
         };
         match self {
             Self::Index { doc, at } => {
-                let Some(merged) = apply_all(Some(doc), later)? else { return Ok(()) };
-                if may_move {
-                    *at = path.locate(&merged)?.into();
+                let Some(mut merged) = apply_all(Some(doc), later)? else { return Ok(()) };
+                // A patch may also mention the added field.
+                if may_move || path.adds_point() {
+                    let (complete, moved_to) = path.complete(merged)?;
+                    (merged, *at) = (complete, moved_to.into());
                 }
                 *doc = merged;
             }

@@ -32,6 +32,21 @@ fn patch(patch: &str) -> Body {
     Body::Patch { patch: patch.to_owned().into(), moves }
 }
 
+/// A location in two fields, and the name of the added one.
+fn pair() -> LocationPath {
+    LocationPath::pair("lat", "lon", Some("at")).unwrap()
+}
+
+fn index_by(path: &LocationPath, doc: &str) -> Body {
+    let (doc, at) = path.complete(Bytes::copy_from_slice(doc.as_bytes())).unwrap();
+    Body::Index { doc, at: at.into() }
+}
+
+fn patch_by(path: &LocationPath, patch: &str) -> Body {
+    let moves = path.patch_move(patch.as_bytes()).unwrap_or(PatchMove::Unclear);
+    Body::Patch { patch: patch.to_owned().into(), moves }
+}
+
 fn one(body: Body, offset: usize) -> Fold {
     let id = DocId::from_key(Some(b"id")).unwrap();
     Fold::from_write(Write { id, position: position(offset), body }, shard).1
@@ -155,9 +170,35 @@ fn patch_mixing_location_formats_is_rejected() {
 #[test]
 fn stored_document_is_sent_on_one_line() {
     let stored = Some(b"{\n\"a\": [1,\r\n2]\n}".as_slice());
-    let result = |body| one(body, 0).content.apply_to(stored).unwrap().unwrap();
+    let result = |body| one(body, 0).content.apply_to(stored, &path()).unwrap().unwrap();
     assert_eq!(result(Body::Touch), "{ \"a\": [1,  2] }");
     assert_eq!(result(patch(r#"{"b":3}"#)), "{\"a\":[1,  2],\"b\":3}");
+}
+
+#[test]
+fn the_added_point_follows_every_change() {
+    let pair = pair();
+    let at = |lat, lon| Leaf::from(GeoPoint::new(lat, lon).unwrap());
+    let mut whole = one(index_by(&pair, r#"{"lat":1,"lon":2}"#), 0);
+    for (offset, change, doc, to) in [
+        (1, r#"{"a":1}"#, r#"{"lat":1,"lon":2,"at":[2.0,1.0],"a":1}"#, at(1.0, 2.0)),
+        (2, r#"{"lat":-1}"#, r#"{"lat":-1,"lon":2,"at":[2.0,-1.0],"a":1}"#, at(-1.0, 2.0)),
+        (3, r#"{"at":{"lat":5}}"#, r#"{"lat":-1,"lon":2,"at":[2.0,-1.0],"a":1}"#, at(-1.0, 2.0)),
+        (4, r#"{"at":null}"#, r#"{"lat":-1,"lon":2,"a":1,"at":[2.0,-1.0]}"#, at(-1.0, 2.0)),
+    ] {
+        whole.absorb(one(patch_by(&pair, change), offset), &pair).unwrap();
+        assert_eq!(whole.content, Content::Index { doc: doc.into(), at: to }, "{change}");
+    }
+    let rejected = whole.absorb(one(patch_by(&pair, r#"{"lat":"north"}"#), 5), &pair);
+    assert!(rejected.is_err(), "a patch of one half is checked");
+    let stored = br#"{"lat":1,"lon":2}"#;
+    for (body, expected) in [
+        (Body::Touch, r#"{"lat":1,"lon":2,"at":[2.0,1.0]}"#),
+        (Body::Refeed, r#"{"lat":1,"lon":2,"at":[2.0,1.0]}"#),
+        (patch_by(&pair, r#"{"lon":3}"#), r#"{"lat":1,"lon":3,"at":[3.0,1.0]}"#),
+    ] {
+        assert_eq!(one(body, 0).content.apply_to(Some(stored), &pair).unwrap().unwrap(), expected);
+    }
 }
 
 #[test]
@@ -202,6 +243,25 @@ fn any_body() -> impl Strategy<Value = Body> {
     ]
 }
 
+/// Bodies with both parts of a location, one, or none; and patches of the added field.
+fn any_body_of_pairs() -> impl Strategy<Value = Body> {
+    let part =
+        || prop_oneof![Just(None), Just(Some(json!(1))), Just(Some(json!("-2"))), Just(Some(Value::Null))];
+    let added =
+        prop_oneof![3 => Just(None), 1 => Just(Some(Value::Null)), 1 => Just(Some(json!({"lat": 9})))];
+    let change = (part(), part(), added).prop_map(|(lat, lon, at)| {
+        let members = [("lat", lat), ("lon", lon), ("at", at), ("a", Some(json!({"b": 1})))];
+        let members = members.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        Value::Object(members.collect())
+    });
+    prop_oneof![
+        1 => (-3..3_i32, -3..3_i32).prop_map(|(lat, lon)| index_by(&pair(), &json!({"lat": lat, "lon": lon}).to_string())),
+        1 => Just(Body::Delete),
+        1 => Just(Body::Touch),
+        5 => change.prop_map(|change| patch_by(&pair(), &change.to_string())),
+    ]
+}
+
 /// The record applied to a document, without folding.
 fn naive(stored: Option<Value>, body: &Body) -> Option<Value> {
     let parse = |text: &Bytes| serde_json::from_slice::<Value>(text).unwrap();
@@ -222,7 +282,7 @@ fn source() -> Value {
 fn effect(content: &Content, stored: Option<&Value>) -> Option<Value> {
     let is_refed = matches!(content, Content::Refeed | Content::Patch { over: Base::Refed, .. });
     let stored = if is_refed { Some(source().to_string()) } else { stored.map(Value::to_string) };
-    let document = content.apply_to(stored.as_deref().map(str::as_bytes)).unwrap();
+    let document = content.apply_to(stored.as_deref().map(str::as_bytes), &path()).unwrap();
     document.map(|document| serde_json::from_slice(&document).unwrap())
 }
 
@@ -274,6 +334,42 @@ proptest! {
                 prop_assert_eq!(effect(&whole.content, base.as_ref()), expected.clone());
                 prop_assert_eq!(whole.last, position(offset));
             }
+        }
+    }
+
+    #[test]
+    fn the_added_point_does_not_depend_on_how_records_are_folded(
+        bodies in prop::collection::vec(any_body_of_pairs(), 1..8),
+        is_stored: bool,
+    ) {
+        let pair = pair();
+        let complete = |document: Value| {
+            let completed = pair.completed(document.to_string().into());
+            serde_json::from_slice::<Value>(&completed).unwrap()
+        };
+        let base = is_stored.then(|| json!({"lat": 5, "lon": 5, "a": {"z": 1}}));
+        let (mut expected, mut whole) = (base.clone(), None::<Fold>);
+        for (offset, body) in bodies.iter().enumerate() {
+            let newer = one(body.clone(), offset);
+            let is_rejected = match &mut whole {
+                Some(whole) => whole.absorb(newer, &pair).map_err(|why| whole.pass(&why.fold)).is_err(),
+                None => { whole = Some(newer); false }
+            };
+            if !is_rejected {
+                expected = naive(expected, body).map(complete);
+            }
+        }
+        let content = whole.unwrap().content;
+        let stored = base.map(|base| base.to_string());
+        let document = content.apply_to(stored.as_deref().map(str::as_bytes), &pair).unwrap();
+        prop_assert_eq!(document.is_some(), expected.is_some());
+        let Some(document) = document else { return Ok(()) };
+        // Without a location it is refused.
+        let Ok(at) = pair.locate(&document) else { return Ok(()) };
+        prop_assert!(pair.is_complete(&document, at));
+        prop_assert_eq!(serde_json::from_slice::<Value>(&document).unwrap(), expected.unwrap());
+        if let Content::Index { at: known, .. } = content {
+            prop_assert_eq!(Leaf::from(at), known);
         }
     }
 

@@ -209,7 +209,10 @@ impl Audit<'_> {
         read: &(dyn Fn(usize) + Sync),
     ) -> Result<(), AuditError> {
         let fields = match index {
-            Index::Geoshard(_) => self.location.fields(),
+            Index::Geoshard(_) => {
+                let added = self.location.adds_point().then(|| self.location.searched().to_owned());
+                self.location.fields().into_iter().chain(added).collect()
+            }
             _ => ["pos", "shard", "leftovers", "deleted", "refused"].map(str::to_owned).to_vec(),
         };
         let options = ScanOptions { page: PAGE, timeout: self.options.timeout, fields, query: None };
@@ -263,11 +266,8 @@ impl Audit<'_> {
 
     /// Whether a document belongs where it is.
     pub(super) fn fit(&self, shard: &ShardId, document: &[u8]) -> Fit {
-        match self.location.locate(document) {
-            Err(_) => Fit::NoLocation,
-            Ok(at) if self.maps.iter().any(|map| map.locate(at) == shard) => Fit::Here,
-            Ok(_) => Fit::Elsewhere,
-        }
+        let is_here = |at| self.maps.iter().any(|map| map.locate(at) == shard);
+        Fit::of(document, self.location, is_here).0
     }
 }
 
@@ -284,7 +284,7 @@ fn together(values: &[Vec<u8>], shards: &[ShardId]) -> Observation {
                 let (Some((version, number)), fit) = (rest.split_first_chunk(), fit) else { continue };
                 let number = number.first_chunk().map(|bytes| u32::from_le_bytes(*bytes) as usize);
                 let Some(shard) = number.and_then(|number| shards.get(number)) else { continue };
-                let fit = [Fit::Here, Fit::Elsewhere, Fit::NoLocation].into_iter().find(|f| *f as u8 == *fit);
+                let fit = Fit::ALL.into_iter().find(|f| *f as u8 == *fit);
                 let version = Position::from_version(u64::from_le_bytes(*version));
                 let copy = ObservedCopy { version, fit: fit.unwrap_or(Fit::NoLocation) };
                 sight.copies.insert(shard.clone(), copy);

@@ -14,7 +14,7 @@
 //! **Adopting** an index that existed before geofold is the same for documents without a placement, and nothing for others.
 //! Versions there are of no record of this topic, so nothing tells which of them a later record has to win against: ⚠ only
 //! what is of an earlier epoch than the configured one is adopted, for then every record is beyond it. A touch goes only to
-//! what does not belong where it is, has several copies, or is to be counted.
+//! what does not belong where it is, lacks its point, has several copies, or is to be counted.
 
 use futures::future::BoxFuture;
 
@@ -192,7 +192,8 @@ fn adopt(finding: &AuditFinding, epoch: Epoch, counts: bool) -> Plan {
             Plan::No("raise positions.epoch above its version's: a later record of it might lose")
         }
         Some((_, copy)) => {
-            let touch = counts || sight.copies.len() > 1 || copy.fit == Fit::Elsewhere;
+            let is_wrong = matches!(copy.fit, Fit::Elsewhere | Fit::WrongPoint);
+            let touch = counts || sight.copies.len() > 1 || is_wrong;
             place(&finding.id, sight, touch)
         }
     }
@@ -315,6 +316,7 @@ mod tests {
             (false, &[("a", 1)][..], Fit::Here, false),
             (true, &[("a", 1)], Fit::Here, true),
             (false, &[("a", 1)], Fit::Elsewhere, true),
+            (false, &[("a", 1)], Fit::WrongPoint, true),
             (false, &[("a", 1), ("b", 2)], Fit::Here, true),
             (false, &[("a", 1)], Fit::NoLocation, false),
         ] {

@@ -162,12 +162,8 @@ impl Lookup<'_> {
         let mut newest: Option<(u64, Option<GeoPoint>)> = None;
         for (shard, answer) in shards.into_iter().zip(self.get(&gets).await?) {
             let GetAnswer::Found(found) = answer else { continue };
-            let location = self.location.locate(&found.source).ok();
-            let fit = match location {
-                None => Fit::NoLocation,
-                Some(at) if self.maps.live().iter().any(|map| *map.locate(at) == shard) => Fit::Here,
-                Some(_) => Fit::Elsewhere,
-            };
+            let is_here = |at| self.maps.live().iter().any(|map| *map.locate(at) == shard);
+            let (fit, location) = Fit::of(&found.source, self.location, is_here);
             if newest.is_none_or(|(version, _)| found.version > version) {
                 newest = Some((found.version, location));
             }

@@ -83,7 +83,7 @@ pub struct CopySeen {
     pub index: String,
     /// Its version.
     pub version: ReportedPosition,
-    /// Whether its location belongs there: `here`, `elsewhere` or `no_location`.
+    /// Whether its location belongs there: `here`, `elsewhere` or `no_location`; `wrong_point`: searches find it elsewhere.
     pub belongs: &'static str,
 }
 
@@ -227,6 +227,7 @@ impl DocumentReport {
                 Fit::Here => "here",
                 Fit::Elsewhere => "elsewhere",
                 Fit::NoLocation => "no_location",
+                Fit::WrongPoint => "wrong_point",
             },
         };
         let shards: std::collections::BTreeSet<&ShardId> = live.iter().flat_map(|map| map.shards()).collect();
@@ -264,6 +265,7 @@ impl fmt::Display for DocumentReport {
             let misplaced = match *belongs {
                 "here" => "",
                 "elsewhere" => ", its location belongs elsewhere",
+                "wrong_point" => ", without the point of its location",
                 _ => ", without a location",
             };
             writeln!(f, "  copy       {index}, version {version}{misplaced}")?;

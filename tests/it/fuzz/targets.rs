@@ -125,7 +125,7 @@ pub fn fold(data: &[u8]) {
     let mut folded: Option<Fold> = None;
     for write in writes {
         let (_, next) = Fold::from_write(write, shard);
-        let Ok(after) = next.content.apply_to(one_by_one.as_deref()) else { return };
+        let Ok(after) = next.content.apply_to(one_by_one.as_deref(), &path) else { return };
         one_by_one = after;
         match &mut folded {
             None => folded = Some(next),
@@ -139,7 +139,7 @@ pub fn fold(data: &[u8]) {
     }
     let Some(folded) = folded else { return };
     assert!(folded.bytes() <= 4 * data.len() + 1024, "{} bytes of {}", folded.bytes(), data.len());
-    if let Ok(at_once) = folded.content.apply_to(Some(stored)) {
+    if let Ok(at_once) = folded.content.apply_to(Some(stored), &path) {
         assert_eq!(at_once.as_deref().map(json), one_by_one.as_deref().map(json));
     }
 }

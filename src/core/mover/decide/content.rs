@@ -133,9 +133,10 @@ impl Decision<'_> {
         let applied = match content {
             // The patch applies to the source's document after the delete.
             Content::Patch { over: Base::Nothing, patches } if self.rules.on_missing == OnMissing::Refeed => {
-                Content::Patch { over: Base::Refed, patches: patches.clone() }.apply_to(stored)
+                let over_refed = Content::Patch { over: Base::Refed, patches: patches.clone() };
+                over_refed.apply_to(stored, &self.rules.location)
             }
-            _ => content.apply_to(stored),
+            _ => content.apply_to(stored, &self.rules.location),
         };
         match applied {
             Ok(Some(document)) => Ok(document),

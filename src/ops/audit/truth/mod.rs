@@ -20,6 +20,7 @@ use crate::base::figures::count;
 use crate::base::ids::DocId;
 use crate::base::progress::{Progress, Tell};
 use crate::base::retry::RetryPolicy;
+use crate::core::decode::LocationPath;
 use crate::core::placement::Placement;
 use crate::io::elastic::scan::{self, IndexScan, ScanOptions, draw};
 use crate::io::elastic::slices::{SliceSize, mget_in_slices};
@@ -174,6 +175,8 @@ pub struct Comparing<'a> {
     pub prefix: &'a str,
     /// How it should be.
     pub truth: &'a dyn Truth,
+    /// Where a document's location is: the index has the field that geofold adds, and the source has not.
+    pub location: &'a LocationPath,
     /// How far the topic is.
     pub log: &'a dyn OffsetLog,
     /// Where refeeds go, if differences are to be mended.
@@ -347,7 +350,7 @@ impl Comparing<'_> {
             let answers = self.fetch(chunk).await?;
             let stored = self.stored(chunk).await?;
             for ((id, answer), stored) in chunk.iter().zip(&answers).zip(&stored) {
-                if let Some(difference) = compare(answer, stored.as_deref()) {
+                if let Some(difference) = compare(answer, stored.as_deref(), self.location) {
                     let mut hasher = DefaultHasher::new();
                     match answer {
                         FetchAnswer::Found(document) => document.hash(&mut hasher),
@@ -427,14 +430,14 @@ impl Comparing<'_> {
 }
 
 /// The difference between source and index; `None` if they agree.
-fn compare(answer: &FetchAnswer, stored: Option<&[u8]>) -> Option<SourceDifference> {
+fn compare(answer: &FetchAnswer, stored: Option<&[u8]>, location: &LocationPath) -> Option<SourceDifference> {
     match (answer, stored) {
         // Failures are retried or given up before.
         (FetchAnswer::Failed(_), _) | (FetchAnswer::Gone, None) => None,
         (FetchAnswer::Gone, Some(_)) => Some(SourceDifference::Extra),
         (FetchAnswer::Unusable { .. }, _) => Some(SourceDifference::Unusable),
         (FetchAnswer::Found(document), stored) => {
-            let Ok(wanted) = serde_json::from_slice::<Value>(document) else {
+            let Ok(wanted) = serde_json::from_slice::<Value>(&location.completed(document.clone())) else {
                 return Some(SourceDifference::Unusable);
             };
             let Some(stored) = stored else { return Some(SourceDifference::Missing) };

@@ -109,10 +109,21 @@ async fn compared(
     ids: &[&str],
     mends: bool,
 ) -> Result<(Compared, Vec<String>), AuditError> {
+    compared_by(&LocationPath::default(), world, elastic, ids, mends).await
+}
+
+async fn compared_by(
+    location: &LocationPath,
+    world: &World,
+    elastic: &MemoryElastic,
+    ids: &[&str],
+    mends: bool,
+) -> Result<(Compared, Vec<String>), AuditError> {
     let comparing = Comparing {
         elastic,
         prefix: "p",
         truth: world,
+        location,
         log: world,
         mend: mends.then_some(world as &dyn Touches),
         settle: Duration::from_secs(10),
@@ -172,6 +183,21 @@ async fn each_kind_of_difference_is_found_and_asked_to_be_fetched_again() {
         "what can be no document is not asked for"
     );
     assert_eq!(report.refed, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_added_point_is_no_difference_unless_it_is_wrong() {
+    let elastic = MemoryElastic::for_map(&six_faces());
+    let world = World::default();
+    let path = LocationPath::pair("lat", "lon", Some("at")).unwrap();
+    store(&elastic, "same", 1, Some(r#"{"lat":1.50,"lon":"2","at":[2.0,1.5]}"#)).await;
+    store(&elastic, "missing", 2, Some(r#"{"lat":1.5,"lon":"2"}"#)).await;
+    store(&elastic, "wrong", 3, Some(r#"{"lat":1.5,"lon":"2","at":[2.0,1.0]}"#)).await;
+    let ids = ["same", "missing", "wrong"];
+    world.says.lock().unwrap().extend(ids.map(|id| (id.to_owned(), found(r#"{"lat":1.5,"lon":"2"}"#))));
+    let (_, mut lines) = compared_by(&path, &world, &elastic, &ids, false).await.unwrap();
+    lines.sort_unstable();
+    assert_eq!(lines, ["different  missing", "different  wrong"]);
 }
 
 #[tokio::test(start_paused = true)]
