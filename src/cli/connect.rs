@@ -105,9 +105,8 @@ pub(super) fn decoder(config: &Config) -> Result<Decoder, Failure> {
 
 /// Where a document's location is.
 pub(super) fn location(config: &Config) -> Result<LocationPath, Failure> {
-    LocationPath::new(&config.documents.location)
-        .context("documents.location in the configuration")
-        .map_err(Failure::usage)
+    let path = config.documents.location_path();
+    path.map_err(|error| Failure::usage(anyhow!("{} in the configuration: {error}", error.key())))
 }
 
 /// The map, the location path and the `on_missing` policy.
@@ -158,7 +157,7 @@ pub(super) fn wanted_indices(config: &Config) -> Result<Vec<WantedIndex>, Failur
     let layout = Layout {
         prefix: &config.elasticsearch.prefix,
         shards: map.shards(),
-        location: &config.documents.location,
+        location: config.documents.searched(),
         gc_deletes: config.elasticsearch.gc_deletes,
     };
     indices::wanted(&layout, &template).map_err(Failure::usage)

@@ -179,7 +179,7 @@ pub(super) fn service(
     Ok(Service {
         places: Places::new(&options),
         options,
-        location: config.documents.location.clone(),
+        location: config.documents.searched().to_owned(),
         search_grace: config.moves.search_grace,
         maps,
         upstream: Upstream {

@@ -6,12 +6,10 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::Args;
 
 use super::{ConfigArgs, Failure, connect, output, signals};
 use crate::base::ids::DocId;
-use crate::core::decode::LocationPath;
 use crate::io::elastic::Elastic;
 use crate::ops::document::Lookup;
 use crate::ops::records::Bound;
@@ -50,9 +48,7 @@ pub(super) async fn where_is(args: WhereArgs) -> Result<ExitCode, Failure> {
     let id = DocId::from_key(Some(args.id.as_bytes())).map_err(Failure::usage)?;
     let config = args.config.load()?;
     let stop = signals::stop_on_signal_or_hang_up()?;
-    let location = LocationPath::new(&config.documents.location)
-        .context("documents.location in the configuration")
-        .map_err(Failure::usage)?;
+    let location = connect::location(&config)?;
     let elastic: Arc<dyn Elastic> = Arc::new(connect::elasticsearch(&config)?);
     let maps = connect::maps_record(&config, &*elastic).await?;
     let bound = Bound { records: args.max_records.get(), time: args.max_time };

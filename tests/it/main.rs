@@ -19,6 +19,7 @@ mod fuzz;
 mod hang_up;
 mod ick_vectors;
 mod layers;
+mod locations;
 mod messages;
 mod migrate;
 #[path = "../clients/mod.rs"]

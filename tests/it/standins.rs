@@ -30,6 +30,11 @@ pub struct Standins {
 
 impl Standins {
     pub fn start() -> Self {
+        Self::start_with("")
+    }
+
+    /// With indices for a configuration that also says this.
+    pub fn start_with(more: &str) -> Self {
         let runtime = Runtime::new().unwrap();
         let standin = runtime.block_on(Standin::start(StandinOptions::default())).unwrap();
         let broker = EmbeddedBroker::start().unwrap();
@@ -37,7 +42,7 @@ impl Standins {
         broker.create_topic(TOPIC, 1).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let world = Self { broker, standin, folder, _runtime: runtime };
-        let config = world.write("indices.toml", "");
+        let config = world.write("indices.toml", more);
         let created =
             Command::new(GEOFOLD).args(["shards", "create", "--config"]).arg(&config).output().unwrap();
         assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));

@@ -18,7 +18,6 @@ use super::progress::ProgressMeter;
 use super::{ConfigArgs, Failure, connect, output, signals, values};
 use crate::base::figures::count;
 use crate::base::progress::Progress;
-use crate::core::decode::LocationPath;
 use crate::io::elastic::Elastic;
 use crate::ops::audit::sweep::{self, TombstoneSweep};
 use crate::ops::audit::touches::TopicTouches;
@@ -128,9 +127,7 @@ pub(super) async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
         connect::plain_keys(&config, "a repair")?;
         connect::warn_of_stops(&config, "a document that cannot be placed");
     }
-    let location = LocationPath::new(&config.documents.location)
-        .context("documents.location in the configuration")
-        .map_err(Failure::usage)?;
+    let location = connect::location(&config)?;
     let work = async {
         let maps = connect::live_maps(&config, &*elastic).await?;
         let timeout = config.elasticsearch.request_timeout.max(LONG);

@@ -17,7 +17,6 @@ use crate::base::progress::Progress;
 use crate::cli::audit::LONG;
 use crate::cli::progress::ProgressMeter;
 use crate::cli::values;
-use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
 use crate::ops::campaign::CampaignAction;
 use crate::ops::campaign::create::{CreateError, IdSource, SortOptions, create as make};
@@ -202,9 +201,7 @@ fn which(args: &CreateCampaignArgs, config: &Config) -> Result<(Option<Selection
     }
     if let [old, new] = args.map_diff.as_slice() {
         let in_words = format!("from map {} to {}", old.display(), new.display());
-        let location = LocationPath::new(&config.documents.location)
-            .context("documents.location in the configuration")
-            .map_err(Failure::usage)?;
+        let location = connect::location(config)?;
         let map = |path: &Path| GeoshardMap::load(path).map(Arc::new).map_err(Failure::usage);
         return Ok((Some(Selection::MapDiff { old: map(old)?, new: map(new)?, location }), in_words));
     }

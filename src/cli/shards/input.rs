@@ -95,8 +95,7 @@ impl RowArgs {
     ) -> Result<(), Failure> {
         let mut columns = self.columns()?;
         if columns.place == PointLocation::Usual {
-            columns.place =
-                PointLocation::Path(LocationPath::new(&config.documents.location).map_err(Failure::usage)?);
+            columns.place = PointLocation::Path(connect::location(config)?);
         }
         let elastic = connect::patient_elasticsearch(config)?;
         let meter = ProgressMeter::new();

@@ -5,14 +5,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context;
 use clap::Args;
 
 use super::{ConfigArgs, Failure, connect, output};
 use crate::base::progress::Progress;
 use crate::cli::progress::ProgressMeter;
 use crate::cli::{signals, values};
-use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
 use crate::ops::check::{self, CheckTarget};
 use crate::ops::migrate::{Listener, Migration};
@@ -64,9 +62,7 @@ pub(super) async fn migrate(args: MigrateArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     let stop = signals::stop_on_signal_or_hang_up()?;
     let configured = connect::map(&config)?;
-    let location = LocationPath::new(&config.documents.location)
-        .context("documents.location in the configuration")
-        .map_err(Failure::usage)?;
+    let location = connect::location(&config)?;
     let new = args.what.to.as_deref().map(GeoshardMap::load).transpose().map_err(Failure::usage)?;
     let target = CheckTarget::new(&config, &configured).map_err(Failure::usage)?;
     let elastic = connect::patient_elasticsearch(&config)?;

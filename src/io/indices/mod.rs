@@ -35,7 +35,7 @@ pub struct Layout<'a> {
     pub prefix: &'a str,
     /// The geoshards of the map.
     pub shards: &'a [ShardId],
-    /// Dotted path of the location in a document.
+    /// Dotted path of the field in a document that searches use.
     pub location: &'a str,
     /// How long Elasticsearch has to remember the version of a deleted document, at least.
     pub gc_deletes: Duration,

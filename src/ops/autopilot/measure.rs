@@ -8,7 +8,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use crate::base::clock::{Clock, Instant};
-use crate::core::decode::LocationPath;
+use crate::core::decode::BadLocationPath;
 use crate::geoshard::GeoshardMap;
 use crate::geoshard::balance::decide::LoadView;
 use crate::geoshard::balance::{Weights, score};
@@ -65,8 +65,8 @@ pub enum MeasureError {
     #[error(transparent)]
     Cells(#[from] TooManyCells),
     /// The location's path.
-    #[error("documents.location in the configuration: {0}")]
-    Location(String),
+    #[error("{key} in the configuration: {0}", key = .0.key())]
+    Location(#[from] BadLocationPath),
 }
 
 impl Measured {
@@ -132,8 +132,7 @@ impl MeasureOptions {
         timeout: Duration,
         map: &GeoshardMap,
     ) -> Result<CellLoads, MeasureError> {
-        let path = &config.documents.location;
-        let place = LocationPath::new(path).map_err(|error| MeasureError::Location(error.to_string()))?;
+        let place = config.documents.location_path()?;
         let columns = Columns { place: PointLocation::Path(place), weight: Weight::default(), id: None };
         let prefix = &config.elasticsearch.prefix;
         let indices: Vec<String> =

@@ -25,7 +25,7 @@ use self::measure::{MeasureError, MeasureOptions, Measured};
 use self::record::{AutopilotRecord, AutopilotStore, Holder, Last, Planned, Stopped, UnderWay, WatchedLease};
 use crate::base::clock::Clock;
 use crate::base::progress::Progress;
-use crate::core::decode::LocationPath;
+use crate::core::decode::BadLocationPath;
 use crate::geoshard::GeoshardMap;
 use crate::geoshard::balance::decide::{BalanceDecision, BalanceLimits, BalanceStep, decide};
 use crate::io::elastic::Elastic;
@@ -105,8 +105,8 @@ pub enum AutopilotError {
     #[error(transparent)]
     Template(#[from] TemplateError),
     /// The location's path.
-    #[error("documents.location in the configuration: {0}")]
-    Location(String),
+    #[error("{key} in the configuration: {0}", key = .0.key())]
+    Location(#[from] BadLocationPath),
     /// Another process does it.
     #[error("another autopilot holds the lease: {0}; only one may run, stop that one first")]
     Held(String),
@@ -482,9 +482,7 @@ impl Autopilot {
     }
 
     async fn migration(&self) -> Result<Migration, AutopilotError> {
-        let path = &self.config.documents.location;
-        let location =
-            LocationPath::new(path).map_err(|error| AutopilotError::Location(error.to_string()))?;
+        let location = self.config.documents.location_path()?;
         let (elastic, clock, map) = (self.elastic.clone(), self.clock.clone(), self.configured.clone());
         let (rate, tell) = (self.options.touch_rate, self.tell.clone());
         Ok(Migration::connect(&self.config, elastic, clock, map, location, rate, tell).await?)

@@ -75,8 +75,8 @@ pub struct CheckTarget {
     pub prefix: String,
     /// How indices are made.
     pub template: Template,
-    /// Path of the location in a document.
-    pub location: String,
+    /// Path of the `geo_point` field in a document.
+    pub searched: String,
     /// Whether workers refresh geoshards.
     pub refreshes: bool,
     /// How long deletes are remembered.
@@ -107,7 +107,7 @@ impl CheckTarget {
             map: Arc::new(map.clone()),
             prefix: config.elasticsearch.prefix.clone(),
             template: template.unwrap_or_default(),
-            location: config.documents.location.clone(),
+            searched: config.documents.searched().to_owned(),
             refreshes: config.moves.visibility == MoveVisibility::Search
                 || config.distribution.jobs.iter().any(|job| job.kind == JobKind::Refresh),
             gc_deletes: config.elasticsearch.gc_deletes,
@@ -120,8 +120,8 @@ impl CheckTarget {
 
     /// The indices that these geoshards need.
     pub fn wanted(&self, shards: &[ShardId]) -> Result<Vec<WantedIndex>, TemplateError> {
-        let Self { prefix, location, .. } = self;
-        let layout = Layout { prefix, shards, location, gc_deletes: self.gc_deletes };
+        let Self { prefix, searched, .. } = self;
+        let layout = Layout { prefix, shards, location: searched, gc_deletes: self.gc_deletes };
         wanted(&layout, &self.template)
     }
 

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::{CheckFinding, CheckLevel};
-use crate::core::decode::{Decoder, LocationPath};
+use crate::core::decode::Decoder;
 use crate::support::config::Config;
 use crate::worker::refeed::{DocumentSource, FetchAnswer};
 
@@ -67,7 +67,7 @@ pub(super) async fn look_at_source(config: &Config) -> Option<CheckFinding> {
 
 /// Whether a document of the source could be placed.
 fn judge(config: &Config, source: &DocumentSource, document: Bytes) -> CheckFinding {
-    let path = match LocationPath::new(&config.documents.location) {
+    let path = match config.documents.location_path() {
         Ok(path) => path,
         Err(error) => return CheckFinding::error(ABOUT, error),
     };

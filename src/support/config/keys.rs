@@ -18,6 +18,9 @@ pub(super) const LIBRDKAFKA: [&str; 2] = ["kafka.properties", "kafka.producer_pr
 /// All tables with free keys: [`LIBRDKAFKA`], and the names of facets and of headers.
 pub(super) const FREE: [&str; 4] = [LIBRDKAFKA[0], LIBRDKAFKA[1], "tally.facets", "source.headers"];
 
+/// A key that is a path, or a table with these keys.
+const PAIR: (&str, [&str; 2]) = ("documents.location", ["lat", "lon"]);
+
 /// Keys that a file must set.
 pub(super) const REQUIRED: [&str; 3] = ["kafka.brokers", "kafka.topic", "elasticsearch.urls"];
 
@@ -52,7 +55,7 @@ impl Keys {
     /// A value of the type that `key` is written in; `None` for an unknown key.
     pub(super) fn example(&self, key: &str) -> Option<&Value> {
         const ANY_TEXT: &Value = &Value::String(String::new());
-        if free_setting(key).is_some() { Some(ANY_TEXT) } else { self.0.get(key) }
+        if free_setting(key).is_some() || of_pair(key).is_some() { Some(ANY_TEXT) } else { self.0.get(key) }
     }
 
     /// Whether `name` is a section of the file.
@@ -101,6 +104,22 @@ pub(super) fn free_setting(key: &str) -> Option<(&'static str, &str)> {
     FREE.iter().find_map(|table| Some((*table, key.strip_prefix(table)?.strip_prefix('.')?)))
 }
 
+/// The key and the name in its table of `documents.location.lat`: a part of a key that may also be one text.
+pub(super) fn of_pair(key: &str) -> Option<(&'static str, &'static str)> {
+    let (whole, parts) = PAIR;
+    let name = key.strip_prefix(whole)?.strip_prefix('.')?;
+    parts.into_iter().find(|part| *part == name).map(|part| (whole, part))
+}
+
+/// Keys that a value for `key` replaces: the parts of a pair or the whole, whichever it is not.
+pub(super) fn other_forms(key: &str) -> Vec<String> {
+    let (whole, parts) = PAIR;
+    if key == whole {
+        return parts.iter().map(|part| format!("{whole}.{part}")).collect();
+    }
+    of_pair(key).map(|(whole, _)| whole.to_owned()).into_iter().collect()
+}
+
 /// A configuration that sets every optional key. A test checks that none is missing.
 fn with_every_key() -> Config {
     let mut config = Config::default();
@@ -117,6 +136,7 @@ fn with_every_key() -> Config {
     config.elasticsearch.api_key_file = path();
     config.elasticsearch.aws_region = Some(text());
     config.elasticsearch.ca_file = path();
+    config.documents.point = Some(text());
     config.documents.on_missing = Some(OnMissing::Drop);
     config.geoshards.index_template = path();
     config.source.kind = Some(SourceKind::Http);

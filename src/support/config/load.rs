@@ -212,6 +212,12 @@ impl Loader<'_> {
                 Err(problem) => self.complain(ValueOrigin::Environment, variable, problem),
             }
         }
+        for key in given.keys().filter(|key| keys::of_pair(key).is_none()) {
+            if let Some(part) = keys::other_forms(key).into_iter().find(|part| given.contains_key(part)) {
+                let problem = format!("give either {key} or its parts, not both");
+                self.bad.push(BadConfigKey { place: ValueOrigin::Environment, key: part, problem });
+            }
+        }
     }
 
     /// Replaces `${NAME}` in values of the file. A variable's text is not expanded again.
@@ -264,8 +270,10 @@ impl Loader<'_> {
         serde_path_to_error::deserialize(nest(given)).map_err(|error| {
             let path = error.path().to_string();
             let key = path.split('[').next().unwrap_or_default();
-            let place =
-                given.get(key).map_or_else(|| ValueOrigin::File(self.file.to_owned()), |given| given.place.clone());
+            // Of a key that may be a table, one of its parts.
+            let part = || given.iter().find(|(part, _)| keys::of_pair(part).is_some_and(|(whole, _)| whole == key));
+            let origin = given.get(key).or_else(|| part().map(|(_, given)| given));
+            let place = origin.map_or_else(|| ValueOrigin::File(self.file.to_owned()), |given| given.place.clone());
             let mut problem = error.inner().message().trim().to_owned();
             if problem.ends_with("expected a duration") {
                 problem.push_str(r#"; write it with a unit, like "200ms", "5s" or "10m""#);
@@ -379,23 +387,32 @@ fn nest(given: &BTreeMap<String, Given>) -> Table {
                 let (section, inner) = keys::split(table);
                 insert(&[section, inner], setting, value.clone());
             }
-            None => {
-                let (section, name) = keys::split(key);
-                insert(&[section], name, value.clone());
-            }
+            None => match keys::of_pair(key) {
+                Some((whole, part)) => {
+                    let (section, name) = keys::split(whole);
+                    insert(&[section, name], part, value.clone());
+                }
+                None => {
+                    let (section, name) = keys::split(key);
+                    insert(&[section], name, value.clone());
+                }
+            },
         }
     }
     nested
 }
 
-/// A secret from the environment replaces the file that the configuration names for it, and the other way round.
+/// A secret from the environment replaces the file that the configuration names for it, and the other way round; so do a path
+/// and a pair.
 fn drop_twin_in_file(given: &mut BTreeMap<String, Given>, key: &str) {
-    let twin = match key.strip_suffix("_file") {
-        Some(stem) if SECRETS.contains(&stem) => stem.to_owned(),
-        _ if SECRETS.contains(&key) => format!("{key}_file"),
-        _ => return,
+    let twins = match key.strip_suffix("_file") {
+        Some(stem) if SECRETS.contains(&stem) => vec![stem.to_owned()],
+        _ if SECRETS.contains(&key) => vec![format!("{key}_file")],
+        _ => keys::other_forms(key),
     };
-    if given.get(&twin).is_some_and(|given| given.place != ValueOrigin::Environment) {
-        given.remove(&twin);
+    for twin in twins {
+        if given.get(&twin).is_some_and(|given| given.place != ValueOrigin::Environment) {
+            given.remove(&twin);
+        }
     }
 }

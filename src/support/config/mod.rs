@@ -2,6 +2,7 @@
 //!
 //! - [`types`]: a type for each section, with its defaults; [`byte_size`], [`secret`], [`server_url`] are its values
 //! - [`counts`]: the sections of live counts; [`database_url`] is one of their values
+//! - [`documents`]: the section of documents and their locations
 //! - [`moves`]: the section of documents that move
 //! - [`source`]: the section of the source of truth
 //! - [`route`]: the section of the router
@@ -40,6 +41,7 @@ pub mod campaigns;
 pub mod check;
 pub mod counts;
 pub mod database_url;
+pub mod documents;
 pub mod follow;
 mod keys;
 pub mod load;
@@ -60,6 +62,7 @@ pub use byte_size::ByteSize;
 pub use check::{ConfigFinding, Severity};
 pub use counts::{CollectorConfig, DatabaseConfig, GEOSHARD_FACET, TallyConfig};
 pub use database_url::DatabaseUrl;
+pub use documents::{DocumentsConfig, LatLonFields, LocationFields};
 pub use load::{BadConfigKey, ConfigError, ValueOrigin};
 pub use load_section::LoadConfig;
 pub use moves::{MoveVisibility, MovesConfig};

@@ -204,6 +204,41 @@ fn the_environment_overrides_the_file() {
 }
 
 #[test]
+fn a_location_is_a_path_or_a_pair_in_file_and_environment() {
+    let one = LocationFields::from("home");
+    let pair = |lat: &str, lon: &str| {
+        LocationFields::Pair(LatLonFields { lat: lat.to_owned(), lon: lon.to_owned() })
+    };
+    const IN_FILE: &str = "[documents]\nlocation = { lat = \"place.lat\", lon = 'place.lon' }\npoint = 'at'";
+    let (lat, lon) = (("GEOFOLD_DOCUMENTS__LOCATION__LAT", "y"), ("GEOFOLD_DOCUMENTS__LOCATION__LON", "x"));
+    for (file, variables, expected) in [
+        ("documents.location = 'home'", &[][..], one.clone()),
+        (IN_FILE, &[], pair("place.lat", "place.lon")),
+        ("[documents.location]\nlat = 'y'\nlon = 'x'", &[], pair("y", "x")),
+        ("documents.location = 'home'", &[lat, lon], pair("y", "x")),
+        (IN_FILE, &[lat], pair("y", "place.lon")),
+        (IN_FILE, &[("GEOFOLD_DOCUMENTS__LOCATION", "home")], one.clone()),
+    ] {
+        assert_eq!(load_least(file, variables).documents.location, expected, "{file} {variables:?}");
+    }
+    let config = load_least(IN_FILE, &[]);
+    assert_eq!(config.findings(), []);
+    let shown = config.to_redacted_toml();
+    assert_eq!(load(&shown, &[]).unwrap(), config, "what is shown can be read again: {shown}");
+    let moved = load_least(IN_FILE, &[lat, ("GEOFOLD_DOCUMENTS__POINT", "there")]);
+    assert_eq!(moved.differs_in(&config), ["documents.location.lat", "documents.point"]);
+
+    let form = "configuration:5: documents.location: write a field's path, like \"location\", or two";
+    assert!(complaint("documents.location = 5", &[]).starts_with(form));
+    assert!(complaint("documents.location = { lat = 'y' }", &[]).starts_with(form));
+    assert!(complaint("documents.location = { lat = 'y', lon = 5 }", &[]).starts_with(form));
+    let unknown = complaint("documents.location = { lat = 'y', long = 'x' }", &[]);
+    assert!(unknown.starts_with("configuration:5: documents.location.long: unknown key"), "{unknown}");
+    let both = complaint("", &[("GEOFOLD_DOCUMENTS__LOCATION", "home"), lat, lon]);
+    assert!(both.contains("give either documents.location or its parts, not both"), "{both}");
+}
+
+#[test]
 fn a_variable_that_overrides_nothing_is_refused_with_the_nearest_one() {
     let complaint = complaint("", &[("GEOFOLD_KAFKA__TOPICS", "x"), ("GEOFOLD_POSITIONS__EPOCH", "two")]);
     assert!(

@@ -15,6 +15,7 @@ use super::audit::{AuditConfig, PlacementsConfig};
 use super::byte_size::ByteSize;
 use super::campaigns::CampaignsConfig;
 use super::counts::{CollectorConfig, DatabaseConfig, TallyConfig};
+use super::documents::DocumentsConfig;
 use super::load_section::LoadConfig;
 use super::moves::MovesConfig;
 use super::properties::Properties;
@@ -385,24 +386,6 @@ impl ElasticsearchConfig {
             username: self.username.as_deref()?,
             password: self.password.as_ref()?,
         })
-    }
-}
-
-/// `[documents]`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct DocumentsConfig {
-    /// Dotted path of the location in a document.
-    pub location: String,
-    /// A record's value above this size is bad input.
-    pub max_bytes: ByteSize,
-    /// Handling of a patch of a missing document; see [`Config::on_missing`].
-    pub on_missing: Option<OnMissing>,
-}
-
-impl Default for DocumentsConfig {
-    fn default() -> Self {
-        Self { location: "location".to_owned(), max_bytes: ByteSize::mib(1), on_missing: None }
     }
 }
 

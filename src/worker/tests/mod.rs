@@ -2,6 +2,7 @@
 
 mod groups;
 mod increments;
+mod locations;
 mod lost_records;
 mod memory;
 mod rereads;
@@ -130,7 +131,11 @@ impl World {
         let (supervisor, lost) = Supervisor::new();
         let surroundings = WorkerDependencies {
             elastic: self.elastic.clone(),
-            rules: Rules { tally: FacetRules::configured(&config.tally), ..rules() },
+            rules: Rules {
+                tally: FacetRules::configured(&config.tally),
+                location: config.documents.location_path().unwrap(),
+                ..rules()
+            },
             maps: MapsReader::fixed(six_faces(), clock.clone()),
             limits: followed,
             source: None,

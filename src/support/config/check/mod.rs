@@ -390,12 +390,8 @@ fn check_credentials(findings: &mut Findings, elasticsearch: &ElasticsearchConfi
 }
 
 fn check_documents(findings: &mut Findings, config: &Config) {
-    let path = &config.documents.location;
-    if path.split('.').any(|name| name.trim().is_empty()) {
-        findings.error(
-            "documents.location",
-            format!("{path:?} is no path of field names; write \"location\" or \"profile.location\""),
-        );
+    if let Err(error) = config.documents.location_path() {
+        findings.error(error.key(), error.to_string());
     }
     if config.documents.max_bytes.bytes() == 0 {
         findings.error("documents.max_bytes", "must be above zero");
@@ -533,7 +529,7 @@ fn check_edges(findings: &mut Findings, config: &Config) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::support::config::{Secret, SecurityProtocol};
+    use crate::support::config::{LatLonFields, LocationFields, Secret, SecurityProtocol};
 
     /// The findings about a default configuration that was changed.
     fn findings_after(change: impl FnOnce(&mut Config)) -> Vec<ConfigFinding> {
@@ -543,6 +539,10 @@ mod tests {
     }
 
     const SECONDS: fn(u64) -> Duration = Duration::from_secs;
+
+    fn pair(lat: &str, lon: &str) -> LocationFields {
+        LocationFields::Pair(LatLonFields { lat: lat.to_owned(), lon: lon.to_owned() })
+    }
 
     fn with_property(key: &str, value: &str) -> Properties {
         toml::from_str(&format!("{key:?} = {value:?}")).unwrap()
@@ -618,7 +618,20 @@ mod tests {
             }),
             ("elasticsearch.aws_service", "aws_region", |c| c.elasticsearch.aws_service = AwsService::Aoss),
             ("elasticsearch.api_key", "empty", |c| c.elasticsearch.api_key = Some(Secret::new(""))),
-            ("documents.location", "field names", |c| c.documents.location = "a..b".into()),
+            ("documents.location", "field path", |c| c.documents.location = "a..b".into()),
+            ("documents.location", "field path", |c| c.documents.location = pair("lat", "")),
+            ("documents.location", "two fields", |c| c.documents.location = pair("a", "a")),
+            ("documents.location", "two fields", |c| c.documents.location = pair("a.b", "a")),
+            ("documents.point", "is required", |c| c.documents.location = pair("lat", "lon")),
+            ("documents.point", "without dots", |c| c.documents.point = Some("a.b".into())),
+            ("documents.point", "beginning with a letter", |c| c.documents.point = Some("_id".into())),
+            ("documents.point", "letters", |c| c.documents.point = Some(String::new())),
+            ("documents.point", "letters", |c| c.documents.point = Some("a\"b".into())),
+            ("documents.point", "where the location is", |c| c.documents.point = Some("location".into())),
+            ("documents.point", "where the location is", |c| {
+                c.documents.location = pair("lat", "place.lon");
+                c.documents.point = Some("place".into());
+            }),
             ("documents.max_bytes", "zero", |c| c.documents.max_bytes = ByteSize::new(0)),
             ("documents.max_bytes", "batch.max_bytes", |c| c.batch.max_bytes = ByteSize::new(1000)),
             ("documents.max_bytes", "request_max_bytes", |c| {
