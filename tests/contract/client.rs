@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use geofold::base::ids::{DocId, ShardId};
 use geofold::base::position::Position;
+use geofold::core::decode::LocationPath;
 use geofold::geoshard::GeoshardMap;
 use geofold::io::elastic::{
     AdminCall, BulkOp, CallError, Elastic, FoundDocument, Get, GetAnswer, Index, ItemError, Method, SeqNo,
     WriteCondition,
 };
-use geofold::io::indices::{self, Layout, Problem, Template};
+use geofold::io::indices::{self, IndexDifference, Layout, Problem, Template};
 use geofold::ops::check::{CheckLevel, CheckTarget, check};
 use geofold::support::config::Config;
 use serde_json::{Value, json};
@@ -26,6 +27,7 @@ crate::cases![
     a_second_refresh_after_a_count_shows_what_was_written_before_it,
     missing_indices_are_created_as_geofold_needs_them,
     index_differences_are_found,
+    an_added_point_is_mapped_and_searched,
     check_finds_nothing_wrong_where_nothing_is,
 ];
 
@@ -239,6 +241,47 @@ async fn index_differences_are_found(server: &Server) {
         (meta, Problem::Missing),
     ];
     assert_eq!(problems, expected);
+}
+
+/// `documents.point`, beside locations that Elasticsearch does not search.
+async fn an_added_point_is_mapped_and_searched(server: &Server) {
+    let elastic = server.elastic();
+    let geometry = LocationPath::new("geom").unwrap().with_point("point").unwrap();
+    let pair = LocationPath::pair("place.lat", "place.lon", Some("point")).unwrap();
+    let completed = |path: &LocationPath, document: &'static str| {
+        String::from_utf8(path.complete(Bytes::from_static(document.as_bytes())).unwrap().0.to_vec()).unwrap()
+    };
+    let documents = [
+        completed(&geometry, r#"{"geom":{"wkb":"AQEAACDmEAAAzczMzMzMKkAAAAAAAEBKQA==","srid":4326}}"#),
+        completed(&pair, r#"{"place":{"lat":"52.5","lon":13.4}}"#),
+    ];
+    let documents = documents.each_ref().map(String::as_str);
+
+    // One index was made before the key was set.
+    server.create("s02", json!({"index.gc_deletes": "1h"})).await;
+    let shards = ["s01", "s02"].map(|id| ShardId::new(id).unwrap());
+    let layout = Layout { location: geometry.searched(), ..layout(server, &shards) };
+    let template = Template::from_json(r#"{"settings":{"number_of_replicas":0}}"#).unwrap();
+    let wanted = indices::wanted(&layout, &template).unwrap();
+    let report = indices::create_missing(&elastic, &server.prefix, &wanted, LIMIT, &|_| ()).await.unwrap();
+    let problems = |found: Vec<IndexDifference>| {
+        found.into_iter().map(|found| (found.index, found.problem)).collect::<Vec<_>>()
+    };
+    let path = "point".to_owned();
+    let unmapped = Problem::LocationUnmapped { path: path.clone() };
+    assert_eq!(problems(report.differences), [(server.name("s02"), unmapped)]);
+
+    server.fill("s01", &documents).await;
+    server.refresh("$s01").await;
+    let circle = json!({"distance": "10m", "point": {"lat": 52.5, "lon": 13.4}});
+    let answer = server.ask("POST", "/$s01/_search", json!({"query": {"geo_distance": circle}})).await;
+    assert_eq!(answer.body["hits"]["total"]["value"], 2, "{answer:?}");
+
+    // Without the mapping it would be guessed.
+    server.fill("s02", &documents[..1]).await;
+    let found = indices::find(&elastic, &server.prefix, LIMIT).await.unwrap();
+    let guessed = Problem::LocationType { path, found: "float".to_owned(), needed: "geo_point" };
+    assert_eq!(problems(indices::differences(&wanted, &found)), [(server.name("s02"), guessed)]);
 }
 
 async fn check_finds_nothing_wrong_where_nothing_is(server: &Server) {
