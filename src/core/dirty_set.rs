@@ -29,13 +29,15 @@
 //! `exchange(n, the_last_batch)` alone, which commits before it folds.
 
 use std::borrow::Borrow;
+use std::collections::HashMap;
 use std::collections::hash_map::Entry as MapEntry;
-use std::collections::{BTreeMap, HashMap, btree_map};
 use std::hash::Hash;
 use std::mem;
 
 use ahash::RandomState;
 use slab::Slab;
+
+use super::score_order::{self, ScoreOrder};
 
 /// A folding queue with two-phase hand-out; see the top of this file.
 ///
@@ -52,17 +54,14 @@ pub struct DirtySet<K, V> {
     places: HashMap<K, usize, RandomState>,
     slots: Slab<Slot<V>>,
     /// Dirty and not handed out (Ick: `pset`).
-    pending: Order<K>,
+    pending: ScoreOrder<K>,
     /// Handed out and not committed (Ick: `cset`).
-    in_flight: Order<K>,
+    in_flight: ScoreOrder<K>,
     /// How many keys are in both.
     in_both: usize,
     /// Whether anything was called since the start or the last [`DirtySet::clear`].
     exists: bool,
 }
-
-/// Keys by score, with their slots.
-type Order<K> = BTreeMap<(i64, K), usize>;
 
 /// The content of a slot.
 #[derive(Debug, Clone)]
@@ -158,8 +157,8 @@ impl<K, V> Default for DirtySet<K, V> {
         Self {
             places: HashMap::default(),
             slots: Slab::new(),
-            pending: Order::new(),
-            in_flight: Order::new(),
+            pending: ScoreOrder::default(),
+            in_flight: ScoreOrder::default(),
             in_both: 0,
             exists: false,
         }
@@ -181,7 +180,7 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
             MapEntry::Vacant(vacant) => {
                 let held = Held { score, value };
                 let place = self.slots.insert(Slot { held, in_flight: false, newer: None });
-                self.pending.insert((score, vacant.key().clone()), place);
+                self.pending.insert(score, vacant.key().clone(), place);
                 vacant.insert(place);
                 return Added::New;
             }
@@ -194,7 +193,7 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
             Some(newer) => &mut **newer,
             none => {
                 *none = Some(Box::new(Held { score, value }));
-                self.pending.insert((score, key.clone()), place);
+                self.pending.insert(score, key.clone(), place);
                 self.in_both += 1;
                 return Added::New;
             }
@@ -219,13 +218,13 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
             self.wash_back(&mut merge);
         }
         while self.in_flight.len() < n
-            && let Some(((score, key), place)) = self.pending.pop_first()
+            && let Some((score, key, place)) = self.pending.pop_first()
         {
             let slot = &mut self.slots[place];
             match slot.newer.take() {
                 None => {
                     slot.in_flight = true;
-                    self.in_flight.insert((score, key), place);
+                    self.in_flight.insert(score, key, place);
                 }
                 Some(newer) => {
                     merge(&key, &mut slot.held.value, newer.value);
@@ -239,11 +238,11 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
 
     /// Everything in flight goes back to pending.
     fn wash_back(&mut self, mut merge: impl FnMut(&K, &mut V, V)) {
-        while let Some(((score, key), place)) = self.in_flight.pop_first() {
+        while let Some((score, key, place)) = self.in_flight.pop_first() {
             let slot = &mut self.slots[place];
             slot.in_flight = false;
             let Some(newer) = slot.newer.take() else {
-                self.pending.insert((score, key), place);
+                self.pending.insert(score, key, place);
                 continue;
             };
             merge(&key, &mut slot.held.value, newer.value);
@@ -281,7 +280,7 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
                 (mem::replace(&mut slot.held, *newer), key)
             }
         };
-        self.in_flight.remove(&(score, key));
+        self.in_flight.remove(score, &key);
         Some(done.value)
     }
 
@@ -305,14 +304,12 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
     pub fn withdraw(&mut self, key: &K, merge: impl FnOnce(&K, &mut V, V)) -> Option<(i64, V)> {
         let (key, place) = self.places.remove_entry(key)?;
         let Slot { held: Held { score, mut value }, in_flight, newer } = self.slots.remove(place);
-        let mut place = (score, key);
         let order = if in_flight { &mut self.in_flight } else { &mut self.pending };
-        order.remove(&place);
+        order.remove(score, &key);
         let Some(newer) = newer else { return Some((score, value)) };
         self.in_both -= 1;
-        merge(&place.1, &mut value, newer.value);
-        place.0 = newer.score;
-        self.pending.remove(&place);
+        merge(&key, &mut value, newer.value);
+        self.pending.remove(newer.score, &key);
         Some((score.min(newer.score), value))
     }
 
@@ -323,12 +320,12 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
         if slot.in_flight {
             let Held { score, value } = *slot.newer.take()?;
             self.in_both -= 1;
-            self.pending.remove(&(score, key.clone()));
+            self.pending.remove(score, key);
             return Some((score, value));
         }
         let (key, place) = self.places.remove_entry(&key.clone())?;
         let Held { score, value } = self.slots.remove(place).held;
-        self.pending.remove(&(score, key));
+        self.pending.remove(score, &key);
         Some((score, value))
     }
 
@@ -348,7 +345,7 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
 
     /// The lowest score of all that is not committed, pending or in flight: what the watermark must not pass.
     pub fn lowest_score(&self) -> Option<i64> {
-        match (lowest(&self.pending), lowest(&self.in_flight)) {
+        match (self.pending.lowest(), self.in_flight.lowest()) {
             (Some(one), Some(other)) => Some(one.min(other)),
             (one, other) => one.or(other),
         }
@@ -356,7 +353,7 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
 
     /// The lowest score that is pending.
     pub fn lowest_pending(&self) -> Option<i64> {
-        lowest(&self.pending)
+        self.pending.lowest()
     }
 
     /// Number of distinct keys that are dirty.
@@ -419,45 +416,35 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
 }
 
 /// Lowers a score and the place in its order, if `score` is lower; says whether it was.
-fn lower<K: Ord + Clone, V>(held: &mut Held<V>, score: i64, key: &K, order: &mut Order<K>) -> bool {
+fn lower<K: Ord + Clone, V>(held: &mut Held<V>, score: i64, key: &K, order: &mut ScoreOrder<K>) -> bool {
     if score >= held.score {
         return false;
     }
-    let mut place = (mem::replace(&mut held.score, score), key.clone());
-    if let Some(slot) = order.remove(&place) {
-        place.0 = score;
-        order.insert(place, slot);
+    if let Some(slot) = order.remove(mem::replace(&mut held.score, score), key) {
+        order.insert(score, key.clone(), slot);
     }
     true
 }
 
-fn lowest<K>(order: &Order<K>) -> Option<i64>
-where
-    K: Ord,
-{
-    order.first_key_value().map(|((score, _), _)| *score)
-}
-
-fn stats<K: Ord>(order: &Order<K>) -> SetStats {
-    let highest = order.last_key_value().map(|((score, _), _)| *score);
-    SetStats { size: order.len(), scores: lowest(order).zip(highest) }
+fn stats<K: Ord + Clone>(order: &ScoreOrder<K>) -> SetStats {
+    SetStats { size: order.len(), scores: order.lowest().zip(order.highest()) }
 }
 
 /// Entries of one set, ascending by (score, key).
 #[derive(Debug)]
 pub struct Entries<'a, K, V> {
-    order: std::iter::Take<btree_map::Iter<'a, (i64, K), usize>>,
+    order: std::iter::Take<score_order::Iter<'a, K>>,
     slots: &'a Slab<Slot<V>>,
     held: fn(&Slot<V>) -> Option<&Held<V>>,
 }
 
-impl<'a, K, V> Iterator for Entries<'a, K, V> {
+impl<'a, K: Ord, V> Iterator for Entries<'a, K, V> {
     type Item = DirtyEntry<'a, K, V>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let ((score, key), &place) = self.order.next()?;
+        let (score, key, place) = self.order.next()?;
         let Held { value, .. } = (self.held)(&self.slots[place])?;
-        Some(DirtyEntry { key, score: *score, value })
+        Some(DirtyEntry { key, score, value })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -465,7 +452,7 @@ impl<'a, K, V> Iterator for Entries<'a, K, V> {
     }
 }
 
-impl<K, V> ExactSizeIterator for Entries<'_, K, V> {}
+impl<K: Ord, V> ExactSizeIterator for Entries<'_, K, V> {}
 
 #[cfg(test)]
 mod tests {

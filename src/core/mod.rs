@@ -13,4 +13,5 @@ pub mod mover;
 pub mod offsets;
 pub mod placement;
 pub mod schemas;
+mod score_order;
 pub mod write;
