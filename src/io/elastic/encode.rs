@@ -17,6 +17,9 @@ use crate::base::sabotage::{self, Sabotage};
 /// 20 digits each), with both line breaks.
 const ACTION_BYTES: usize = 128;
 
+/// The beginning of a delete.
+const DELETE: &[u8] = br#"{"delete":{"_index":""#;
+
 /// Path of `_mget`. Deliberately without `filter_path`: with a filter Elasticsearch parses and rewrites each `_source`, which
 /// costs time and changes bytes (`1.10` becomes `1.1`).
 pub const MGET_PATH: &str = "/_mget?realtime=true";
@@ -30,7 +33,7 @@ pub fn mget_body(gets: &[Get], prefix: &str) -> Bytes {
         if n > 0 {
             body.push(b',');
         }
-        put_address(&mut body, "{", &get.index, &get.id, prefix);
+        put_address(&mut body, br#"{"_index":""#, &get.index, &get.id, prefix);
         body.push(b'}');
     }
     body.extend_from_slice(b"]}");
@@ -40,34 +43,37 @@ pub fn mget_body(gets: &[Get], prefix: &str) -> Bytes {
 
 /// A `_bulk` body.
 pub fn bulk_body(ops: &[BulkOp], prefix: &str) -> Bytes {
-    let size = ops.iter().map(|op| op_bytes(op, prefix.len())).sum();
+    // Enough unless many ids need escapes.
+    let size = ops.iter().map(|op| op_bytes(op, prefix.len(), op.id().as_str().len())).sum();
     let mut body = Vec::with_capacity(size);
     for op in ops {
         match op {
             BulkOp::Index { index, id, guard, source } => {
                 debug_assert!(!source.contains(&b'\n'), "a line break would end the operation");
-                let action = if *guard == WriteCondition::Absent { "{\"create\":{" } else { "{\"index\":{" };
-                put_address(&mut body, action, index, id, prefix);
+                let open: &[u8] = match guard {
+                    WriteCondition::Absent => br#"{"create":{"_index":""#,
+                    _ => br#"{"index":{"_index":""#,
+                };
+                put_address(&mut body, open, index, id, prefix);
                 put_guard(&mut body, guard);
                 body.extend_from_slice(b"}}\n");
                 body.extend_from_slice(source);
                 body.push(b'\n');
             }
             BulkOp::Delete { index, id, version } => {
-                put_address(&mut body, "{\"delete\":{", index, id, prefix);
+                put_address(&mut body, DELETE, index, id, prefix);
                 if !sabotage::is(Sabotage::DeleteWithoutVersion) {
                     put_guard(&mut body, &WriteCondition::External(*version));
                 }
                 body.extend_from_slice(b"}}\n");
             }
             BulkOp::Remove { index, id, stamp } => {
-                put_address(&mut body, "{\"delete\":{", index, id, prefix);
+                put_address(&mut body, DELETE, index, id, prefix);
                 put_guard(&mut body, &WriteCondition::Unchanged(*stamp));
                 body.extend_from_slice(b"}}\n");
             }
         }
     }
-    debug_assert!(body.len() <= size, "op_bytes must be an upper bound");
     body.into()
 }
 
@@ -87,7 +93,7 @@ pub fn bulk_path(ops: &[BulkOp], timeout: Duration) -> String {
 
 /// An upper bound of an operation's size in a `_bulk` body, for any prefix up to [`MAX_PREFIX_BYTES`].
 pub fn bulk_op_bytes(op: &BulkOp) -> usize {
-    op_bytes(op, MAX_PREFIX_BYTES)
+    op_bytes(op, MAX_PREFIX_BYTES, escaped_len(op.id().as_str()))
 }
 
 /// An upper bound of a get's size in an `_mget` body, for any prefix up to [`MAX_PREFIX_BYTES`].
@@ -105,10 +111,10 @@ fn wants_stamp(op: &BulkOp) -> bool {
     }
 }
 
-fn op_bytes(op: &BulkOp, prefix: usize) -> usize {
-    let (index, id) = op.address();
+/// With a prefix and an id of these lengths.
+fn op_bytes(op: &BulkOp, prefix: usize, id: usize) -> usize {
     let source = if let BulkOp::Index { source, .. } = op { source.len() } else { 0 };
-    ACTION_BYTES + prefix + index.suffix().len() + escaped_len(id.as_str()) + source
+    ACTION_BYTES + prefix + op.address().0.suffix().len() + id + source
 }
 
 fn get_bytes(get: &Get, prefix: usize) -> usize {
@@ -116,11 +122,14 @@ fn get_bytes(get: &Get, prefix: usize) -> usize {
     24 + prefix + get.index.suffix().len() + escaped_len(get.id.as_str())
 }
 
-/// Writes `open`, then `"_index":"…","_id":"…"`. A prefix and a suffix of an index name never need escaping.
-fn put_address(body: &mut Vec<u8>, open: &str, index: &Index, id: &DocId, prefix: &str) {
-    for part in [open, "\"_index\":\"", prefix, "-", index.suffix(), "\",\"_id\":\""] {
-        body.extend_from_slice(part.as_bytes());
-    }
+/// Writes `open`, which ends with `"_index":"`, then the rest of `"_index":"…","_id":"…"`. A prefix and a suffix of an index name
+/// never need escaping.
+fn put_address(body: &mut Vec<u8>, open: &[u8], index: &Index, id: &DocId, prefix: &str) {
+    body.extend_from_slice(open);
+    body.extend_from_slice(prefix.as_bytes());
+    body.push(b'-');
+    body.extend_from_slice(index.suffix().as_bytes());
+    body.extend_from_slice(br#"","_id":""#);
     put_escaped(body, id.as_str());
     body.push(b'"');
 }
@@ -129,42 +138,34 @@ fn put_guard(body: &mut Vec<u8>, guard: &WriteCondition) {
     match guard {
         WriteCondition::Absent => {}
         WriteCondition::External(at) => {
-            put_number(body, ",\"version\":", at.version());
+            put_number(body, b",\"version\":", at.version());
             body.extend_from_slice(b",\"version_type\":\"external\"");
         }
         WriteCondition::ExternalOrEqual(at) => {
-            put_number(body, ",\"version\":", at.version());
+            put_number(body, b",\"version\":", at.version());
             body.extend_from_slice(b",\"version_type\":\"external_gte\"");
         }
         WriteCondition::Unchanged(SeqNo { seq_no, primary_term }) => {
-            put_number(body, ",\"if_seq_no\":", *seq_no);
-            put_number(body, ",\"if_primary_term\":", *primary_term);
+            put_number(body, b",\"if_seq_no\":", *seq_no);
+            put_number(body, b",\"if_primary_term\":", *primary_term);
         }
     }
 }
 
-/// Writes `open`, then a number in decimal. By hand, since there is one for every operation: the standard library's
-/// formatting takes several times as long.
-fn put_number(body: &mut Vec<u8>, open: &str, number: u64) {
-    body.extend_from_slice(open.as_bytes());
-    let mut digits = [b'0'; 20];
-    let (mut at, mut rest) = (digits.len(), number);
-    loop {
-        at -= 1;
-        // Below ten, so it fits.
-        digits[at] += (rest % 10) as u8;
-        rest /= 10;
-        if rest == 0 {
-            break;
-        }
-    }
-    body.extend_from_slice(&digits[at..]);
+/// Writes `open`, then a number in decimal. There is one for every operation, and the standard library's formatting takes
+/// several times as long.
+fn put_number(body: &mut Vec<u8>, open: &[u8], number: u64) {
+    body.extend_from_slice(open);
+    body.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// Writes text as the inside of a JSON string (RFC 8259, section 7: quote, backslash and control characters).
 fn put_escaped(body: &mut Vec<u8>, text: &str) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let bytes = text.as_bytes();
+    if !text.bytes().any(needs_escape) {
+        return body.extend_from_slice(bytes);
+    }
     let mut plain_from = 0;
     for (at, &byte) in bytes.iter().enumerate() {
         if !needs_escape(byte) {
