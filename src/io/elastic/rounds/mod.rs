@@ -125,18 +125,22 @@ impl RequestSender {
     }
 
     async fn round<I: Item>(&self, items: Vec<I>, lease: &RequestDeadline) -> Result<Vec<I::Outcome>, Halt> {
-        let requests = cut(items, &self.limits).into_iter().map(|items| self.request(items, lease));
-        Ok(try_join_all(requests).await?.into_iter().flatten().collect())
+        let requests = cut(items, &self.limits).into_iter().map(|part| self.request(part, lease));
+        let mut outcomes = try_join_all(requests).await?;
+        Ok(match outcomes.pop() {
+            Some(all) if outcomes.is_empty() => all,
+            last => outcomes.into_iter().chain(last).flatten().collect(),
+        })
     }
 
     /// One request and all its repetitions.
     async fn request<I: Item>(
         &self,
-        items: Vec<I>,
+        part: Part<I>,
         lease: &RequestDeadline,
     ) -> Result<Vec<I::Outcome>, Halt> {
-        let mut outcomes: Vec<_> = items.iter().map(|_| I::UNANSWERED).collect();
-        let coalescer = I::coalescer(self, &items);
+        let mut outcomes: Vec<_> = part.items.iter().map(|_| I::UNANSWERED).collect();
+        let coalescer = I::coalescer(self, &part.items);
         let _permit = match coalescer {
             // The coalescer holds its own permit.
             Some(_) => None,
@@ -146,7 +150,7 @@ impl RequestSender {
             },
         };
         // Usually one part; a request that was too large leaves its halves here, the earlier on top.
-        let mut parts = vec![Part { slots: (0..items.len()).collect(), items }];
+        let mut parts = vec![part];
         while let Some(part) = parts.pop() {
             if let Some((left, right)) = self.part(part, coalescer, &mut outcomes, lease).await? {
                 parts.extend([right, left]);
@@ -176,7 +180,7 @@ impl RequestSender {
             }
             // A probe is sent alone: queued writes may hold all permits and wait for it.
             let coalescer = coalescer.filter(|_| probe.is_none());
-            let Some(answers) = self.send(&part.items, coalescer, lease).await else {
+            let Some(answers) = self.send(&part, coalescer, lease).await else {
                 return Ok(None);
             };
             let mut unauthorized = None;
@@ -259,7 +263,7 @@ impl RequestSender {
     /// One attempt; `None` if the lease has ended, or was cancelled meanwhile.
     async fn send<I: Item>(
         &self,
-        items: &[I],
+        Part { items, bytes, .. }: &Part<I>,
         coalescer: Option<&Arc<BulkCoalescer>>,
         lease: &RequestDeadline,
     ) -> Option<Result<Vec<I::Answer>, CallError>> {
@@ -288,9 +292,8 @@ impl RequestSender {
             let (got, sent) = (answers.len(), items.len());
             Err(CallError::Undecodable(format!("{got} items for {sent} that were sent")))
         });
-        let bytes = items.iter().map(I::bytes).sum();
         let took = self.clock.now().since(started);
-        self.observer.request(I::KIND, items.len(), bytes, took, answers.is_ok());
+        self.observer.request(I::KIND, items.len(), *bytes, took, answers.is_ok());
         Some(answers)
     }
 
@@ -325,6 +328,8 @@ impl RequestSender {
 struct Part<I> {
     items: Vec<I>,
     slots: Vec<usize>,
+    /// An upper bound of their size.
+    bytes: usize,
 }
 
 /// Why items have to be sent again.
@@ -336,6 +341,17 @@ struct Left {
 }
 
 impl<I: Item> Part<I> {
+    fn new(items: Vec<I>, slots: Vec<usize>) -> Self {
+        let bytes = items.iter().map(I::bytes).sum();
+        Self { items, slots, bytes }
+    }
+
+    /// All items of a request.
+    fn all(items: Vec<I>) -> Self {
+        let slots = (0..items.len()).collect();
+        Self::new(items, slots)
+    }
+
     /// Records final outcomes and keeps items to retry.
     fn settle(
         &mut self,
@@ -345,7 +361,7 @@ impl<I: Item> Part<I> {
     ) -> Left {
         let mut left = Left { error: None, unauthorized: None };
         let not_the_documents = I::not_the_documents(&self.items, &answers, &rounds.server);
-        let (items, slots) = (std::mem::take(&mut self.items), std::mem::take(&mut self.slots));
+        let Self { items, slots, .. } = std::mem::replace(self, Self::all(Vec::new()));
         let each = items.into_iter().zip(slots).zip(answers).enumerate();
         for (place, ((item, slot), answer)) in each {
             let error = match item.judge(answer) {
@@ -367,6 +383,7 @@ impl<I: Item> Part<I> {
                 rounds.observer.retry(error.label(), 1);
                 left.error.get_or_insert(error);
             }
+            self.bytes += item.bytes();
             self.items.push(item);
             self.slots.push(slot);
         }
@@ -385,20 +402,24 @@ impl<I: Item> Part<I> {
         }
     }
 
-    fn halve(mut self) -> (Self, Self) {
-        let middle = self.items.len() / 2;
-        let right = Self { items: self.items.split_off(middle), slots: self.slots.split_off(middle) };
-        (self, right)
+    fn halve(self) -> (Self, Self) {
+        let Self { mut items, mut slots, .. } = self;
+        let middle = items.len() / 2;
+        let right = Self::new(items.split_off(middle), slots.split_off(middle));
+        (Self::new(items, slots), right)
     }
 }
 
 /// Splits items into requests, in order; none is empty.
-fn cut<I: Item>(items: Vec<I>, limits: &RequestLimits) -> Vec<Vec<I>> {
-    let is_one =
-        items.len() <= limits.max_operations && items.iter().map(I::bytes).sum::<usize>() <= limits.max_bytes;
-    if is_one {
-        return if items.is_empty() { Vec::new() } else { vec![items] };
+fn cut<I: Item>(items: Vec<I>, limits: &RequestLimits) -> Vec<Part<I>> {
+    if items.is_empty() {
+        return Vec::new();
     }
+    let part = Part::all(items);
+    if part.items.len() <= limits.max_operations && part.bytes <= limits.max_bytes {
+        return vec![part];
+    }
+    let items = part.items;
     let mut requests: Vec<Vec<I>> = Vec::new();
     let mut bytes = 0_usize;
     for item in items {
@@ -414,7 +435,7 @@ fn cut<I: Item>(items: Vec<I>, limits: &RequestLimits) -> Vec<Vec<I>> {
             }
         }
     }
-    requests
+    requests.into_iter().map(Part::all).collect()
 }
 
 #[cfg(test)]
