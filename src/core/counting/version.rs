@@ -28,9 +28,16 @@ impl From<(Position, Facets)> for FacetVersion {
 }
 
 /// A document's facets by position: ascending, the last one current. Empty and free if nothing is counted.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, PartialEq, Eq, Default, Deserialize)]
 #[serde(try_from = "Vec<FacetVersion>")]
 pub struct FacetHistory(SmallVec<[FacetVersion; 1]>);
+
+impl Clone for FacetHistory {
+    fn clone(&self) -> Self {
+        // The usual case, in which the vector would still prepare itself for what comes.
+        if self.is_empty() { Self::default() } else { Self(self.0.clone()) }
+    }
+}
 
 impl TryFrom<Vec<FacetVersion>> for FacetHistory {
     type Error = &'static str;

@@ -86,7 +86,7 @@ pub enum SourceAnswer {
     Unusable(Refusal),
 }
 
-/// State of an entry that returns to step 1.
+/// State of an entry that returns to step 1. What is rare and large in it is boxed: every entry holds one.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RetryState {
     /// The read position passed the recorded one without its record: finish the recorded decision.
@@ -94,9 +94,9 @@ pub struct RetryState {
     /// No copy was found so far.
     pub nothing_found: Option<NothingFound>,
     /// A copy was found that should not be the newest.
-    pub doubt: Option<Doubt>,
+    pub doubt: Option<Box<Doubt>>,
     /// Elasticsearch refused the document at this entry's position.
-    pub refusal: Option<Refusal>,
+    pub refusal: Option<Box<Refusal>>,
     /// The document's facet history is full: the entry waits for a commit.
     pub awaits_commit: bool,
     /// Of a fold that is to be taken apart: its records up to this position were decided as one, and stay one.

@@ -61,7 +61,7 @@ struct Entry {
 }
 
 /// Rare fields of a placement.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 struct Rare {
     leftovers: Leftovers,
     refused: bool,
@@ -79,16 +79,12 @@ impl Rare {
 
 impl Entry {
     fn known(&self) -> KnownPlacement {
-        let (pos, shard) = (self.pos, self.shard.clone());
-        let placement = Placement::new(pos, shard, []).by_partition(self.partition);
-        let mut known =
-            KnownPlacement { at_least: self.at_least, ..KnownPlacement::new(placement, self.stamp) };
-        if let Some(rare) = &self.rare {
-            let Rare { leftovers, refused, fetched, versions, swept } = (**rare).clone();
-            known.placement = Placement { leftovers, refused, fetched, versions, ..known.placement };
-            known.swept = swept;
-        }
-        known
+        let Rare { leftovers, refused, fetched, versions, swept } =
+            self.rare.as_deref().cloned().unwrap_or_default();
+        let (pos, shard, partition) = (self.pos, self.shard.clone(), self.partition);
+        let placement = Placement { pos, shard, leftovers, refused, fetched, partition, versions };
+        let (stamp, at_least) = (self.stamp, self.at_least);
+        KnownPlacement { placement, stamp, swept, at_least, outdated: false }
     }
 
     fn set(&mut self, known: KnownPlacement) {

@@ -105,10 +105,10 @@ impl Ledger {
             apart.parts = None;
             return self.make_due(id);
         }
-        let mut refusal = apart.carry.refusal.take().unwrap_or(Refusal {
-            reason: "refused_by_elasticsearch",
-            detail: "the fold was refused".to_owned(),
-        });
+        let mut refusal = apart.carry.refusal.take().map_or_else(
+            || Refusal { reason: "refused_by_elasticsearch", detail: "the fold was refused".to_owned() },
+            |refusal| *refusal,
+        );
         let fold = Arc::unwrap_or_clone(apart.dirty.fold.clone());
         refusal.detail.push_str(&untried(&fold, why));
         self.rejected.push(Undeliverable { id: id.clone(), fold, refusal, stage: "write", record: None });

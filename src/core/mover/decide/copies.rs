@@ -88,7 +88,7 @@ impl Decision<'_> {
     pub(super) fn doubt(&self, known: &KnownPlacement, copy: &NewestCopy) -> Option<EntryPlan> {
         let KnownPlacement { placement, stamp, at_least, .. } = known;
         // The owner that recorded `pos` finished its record before the document's next one, unless it was refused.
-        let doubted = self.entry.carry.doubt.as_ref();
+        let doubted = self.entry.carry.doubt.as_deref();
         let is_done = placement.pos < self.entry.fold.first && !placement.refused;
         let recorded = if is_done { placement.pos } else { Position::NONE };
         let at_least = recorded.max(*at_least).max(doubted.map_or(Position::NONE, |before| before.at_least));
@@ -100,8 +100,8 @@ impl Decision<'_> {
             return None;
         }
         let looks = doubted.map_or(0, |before| before.looks).saturating_add(1);
-        let doubt = Some(Doubt { at: *stamp, looks, at_least, newest: newest.cloned() });
-        let carry = RetryState { doubt, ..self.entry.carry.clone() };
+        let doubt = Doubt { at: *stamp, looks, at_least, newest: newest.cloned() };
+        let carry = RetryState { doubt: Some(doubt.into()), ..self.entry.carry.clone() };
         // Older than a confirmed copy: certainly outdated.
         if before.is_none() || newest.is_some_and(|(_, version)| copy.version < *version) {
             return Some(EntryPlan::Settle(again_outcome(OLDER_COPY, carry)));

@@ -62,9 +62,11 @@ impl Decision<'_> {
                         && self.is_in_place(known, &target)
                         && self.counting.keeps_recorded(&known.placement, fold, &counted, base)
                 };
-                if let Some(known) = known.as_ref().filter(|known| is_in_place(known)) {
+                if known.as_ref().is_some_and(is_in_place)
+                    && let Some(known) = known
+                {
                     let task = WriteTask { write: Some(document), sweep_at: fold.last, then };
-                    return EntryPlan::InPlace { known: known.clone(), task };
+                    return EntryPlan::InPlace { known, task };
                 }
                 if known.is_none() && sabotage::is(Sabotage::NoWriteAhead) {
                     return self.unannounced(target, document, then);

@@ -112,7 +112,7 @@ impl Decision<'_> {
         if copy.is_none() && !self.is_surely_missing(Some(&known)) {
             return EntryPlan::Settle(self.look_again(Some(&known)));
         }
-        let refusal = self.entry.carry.refusal.clone().unwrap_or_else(|| Refusal {
+        let refusal = self.entry.carry.refusal.as_deref().cloned().unwrap_or_else(|| Refusal {
             reason: "refused_by_elasticsearch",
             detail: "an earlier attempt at this position was permanently refused; its dead letter says why"
                 .to_owned(),

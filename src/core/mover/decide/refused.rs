@@ -75,6 +75,6 @@ pub(in crate::core::mover) fn may_be_separated(
 
 /// The outcome of such a fold.
 pub(in crate::core::mover) fn separated(refusal: Refusal, known: Option<&KnownPlacement>) -> Outcome {
-    let decided_to = known.map(|known| known.placement.pos);
-    again_outcome(REFUSED_FOLD, RetryState { refusal: Some(refusal), decided_to, ..RetryState::default() })
+    let (refusal, decided_to) = (Some(refusal.into()), known.map(|known| known.placement.pos));
+    again_outcome(REFUSED_FOLD, RetryState { refusal, decided_to, ..RetryState::default() })
 }

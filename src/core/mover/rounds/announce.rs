@@ -138,23 +138,26 @@ pub struct Announce {
 impl Announce {
     /// Write-aheads, then documents in place, then clears, then copies that are in doubt, then deletes of old copies.
     pub fn ops(&self) -> Vec<BulkOp> {
-        let ahead = self.announced.ahead.iter().map(|ahead| BulkOp::Index {
+        let Announced { ahead, in_place, confirming, .. } = &self.announced;
+        let mut ops =
+            Vec::with_capacity(ahead.len() + in_place.len() + self.clears.len() + self.sweeps.len());
+        ops.extend(ahead.iter().map(|ahead| BulkOp::Index {
             index: Index::Placements,
             id: ahead.entry.id.clone(),
             guard: ahead.guard(),
             source: ahead.placement.to_json(),
-        });
-        let in_place = self.announced.in_place.iter().filter_map(Placed::document);
-        let clears = self.clears.iter().map(|clear| BulkOp::Index {
+        }));
+        ops.extend(in_place.iter().filter_map(Placed::document));
+        ops.extend(self.clears.iter().map(|clear| BulkOp::Index {
             index: Index::Placements,
             id: clear.id.clone(),
             guard: WriteCondition::Unchanged(clear.stamp),
             source: clear.placement.to_json(),
-        });
-        let too_early = self.announced.ahead.iter().flat_map(Ahead::too_early);
-        let confirming = self.announced.confirming.iter().map(Confirming::op);
-        let deletes = self.sweeps.iter().flat_map(sweep_deletes);
-        ahead.chain(in_place).chain(clears).chain(confirming).chain(deletes).chain(too_early).collect()
+        }));
+        ops.extend(confirming.iter().map(Confirming::op));
+        ops.extend(self.sweeps.iter().flat_map(sweep_deletes));
+        ops.extend(ahead.iter().flat_map(Ahead::too_early));
+        ops
     }
 
     /// Takes one answer per operation, in order.
@@ -162,6 +165,7 @@ impl Announce {
         let Self { mut batch, announced, clears, sweeps } = self;
         let mut answers = answers.into_iter();
         let mut placed = announced.ready;
+        placed.reserve(announced.ahead.len());
         for (ahead, answer) in announced.ahead.into_iter().zip(answers.by_ref()) {
             placed.extend(ahead.answered(answer, &mut batch));
         }

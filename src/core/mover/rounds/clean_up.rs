@@ -28,7 +28,7 @@ pub struct CleanUp {
 impl CleanUp {
     /// An entry is done once its document is written; its sweep is tracked separately.
     pub(super) fn new(mut batch: BatchState, written: Vec<Placed>, set_backs: Vec<SetBack>) -> Self {
-        let mut sweeping = Vec::new();
+        let mut sweeping = Vec::with_capacity(written.len());
         for Placed { entry, known, task } in written {
             let Some(sweep) = Sweep::after(&entry, &known, task.sweep_at) else {
                 let (id, touched) = (entry.id.clone(), AffectedShards::by(&known));
@@ -62,7 +62,10 @@ impl CleanUp {
             guard: set_back.guard,
             source: set_back.placement.to_json(),
         });
-        deletes.chain(set_backs).collect()
+        let mut ops = Vec::with_capacity(self.sweeping.len() + self.set_backs.len());
+        ops.extend(deletes);
+        ops.extend(set_backs);
+        ops
     }
 
     /// Takes one answer per operation, in order.
@@ -76,7 +79,7 @@ impl CleanUp {
                 BulkOutcome::Done { stamp: Some(stamp) } => {
                     let known = KnownPlacement::new(placement, stamp);
                     batch.state.cache.put(&entry.id, known);
-                    let carry = RetryState { refusal: Some(refusal), ..RetryState::default() };
+                    let carry = RetryState { refusal: Some(refusal.into()), ..RetryState::default() };
                     // The next attempt sweeps the other copies and returns the dead letter.
                     batch.settle(entry, again_outcome(SET_BACK, carry), AffectedShards::default());
                 }
@@ -96,17 +99,24 @@ impl BatchState {
         sweeps: Vec<Sweep>,
         answers: &mut impl Iterator<Item = BulkOutcome>,
     ) {
+        self.sweeps.reserve(sweeps.len());
+        self.state.clears.reserve(sweeps.len());
         for sweep in sweeps {
-            let answers: Vec<_> = answers.by_ref().take(sweep.leftovers().len()).collect();
-            let gone =
-                |answer: &BulkOutcome| matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::NotFound);
-            if !answers.iter().all(|answer| gone(answer) || *answer == BulkOutcome::Conflict) {
+            let (mut are_answered, mut are_gone) = (true, true);
+            for answer in answers.by_ref().take(sweep.leftovers().len()) {
+                match answer {
+                    BulkOutcome::Done { .. } | BulkOutcome::NotFound => {}
+                    // This delete, sent twice, or a copy at least as new, which this sweep must not remove. It stays
+                    // named (INV-1), and the document's next entry sweeps again.
+                    BulkOutcome::Conflict => are_gone = false,
+                    BulkOutcome::Refused(_) | BulkOutcome::Unanswered => are_answered = false,
+                }
+            }
+            if !are_answered {
                 self.sweeps.push((sweep, Swept::Unanswered));
                 continue;
             }
-            // A conflict: this delete, sent twice, or a copy at least as new, which this sweep must not remove. It
-            // stays named (INV-1), and the document's next entry sweeps again.
-            if answers.iter().all(gone) {
+            if are_gone {
                 self.swept(&sweep);
             } else {
                 self.not_swept(&sweep);

@@ -77,6 +77,11 @@ struct Placed {
 }
 
 impl Placed {
+    /// Whether there is a document to write.
+    fn writes(&self) -> bool {
+        self.task.write.is_some() && self.known.placement.shard.is_some()
+    }
+
     fn document(&self) -> Option<BulkOp> {
         document(&self.entry.id, self.entry.fold.last, &self.known.placement, &self.task)
     }

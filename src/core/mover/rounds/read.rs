@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use ahash::RandomState;
+
 use super::announce::{Ahead, Announce, Announced, Confirming};
 use super::{BatchState, Finished, Placed, newest_copy};
 use crate::base::ids::{DocId, ShardId};
@@ -11,20 +13,29 @@ use crate::core::mover::decide::{EntryPlan, copies_needed, decide};
 use crate::core::mover::{AffectedShards, Entry, MoverState, Outcome, RetryState};
 use crate::core::placement::{KnownPlacement, Placement};
 
-/// Number of the round's answers that belong to one entry.
+/// An entry whose placement is known, or known to be missing.
 #[derive(Debug, Clone)]
 struct Reading {
     entry: Entry,
     known: Option<KnownPlacement>,
     fresh: bool,
+    /// Where copies are read: each is one of the round's gets.
     shards: Vec<ShardId>,
+}
+
+impl Reading {
+    fn new(state: &MoverState, entry: Entry, known: Option<KnownPlacement>, fresh: bool) -> Self {
+        let shards = copies_needed(state, &entry, known.as_ref());
+        Self { entry, known, fresh, shards }
+    }
 }
 
 /// R1: reads the placements that are not cached.
 #[derive(Debug, Clone)]
 pub struct ReadPlacements {
     batch: BatchState,
-    known: Vec<(Entry, KnownPlacement)>,
+    /// Those whose placement is cached.
+    readings: Vec<Reading>,
     unknown: Vec<Entry>,
 }
 
@@ -33,20 +44,20 @@ impl ReadPlacements {
     pub fn begin(mut state: MoverState, entries: Vec<Entry>) -> Self {
         debug_assert_eq!(inv_6_one_entry_of_a_document(entries.iter().map(|entry| &entry.id)), Ok(()));
         let settled = Vec::with_capacity(entries.len());
-        let mut known = Vec::with_capacity(entries.len());
+        let mut readings = Vec::with_capacity(entries.len());
         let mut unknown = Vec::new();
         for entry in entries {
             // A touch may concern a copy that the cached placement does not name.
             let may_be_cached = entry.fold.touched_at.is_none();
             match state.cache.get(&entry.id).filter(|_| may_be_cached) {
-                Some(placement) => known.push((entry, placement)),
+                Some(known) => readings.push(Reading::new(&state, entry, Some(known), false)),
                 None => unknown.push(entry),
             }
         }
-        state.lookups.hits += known.len() as u64;
+        state.lookups.hits += readings.len() as u64;
         state.lookups.misses += unknown.len() as u64;
         let batch = BatchState { state, settled, edges: Vec::new(), sweeps: Vec::new() };
-        Self { batch, known, unknown }
+        Self { batch, readings, unknown }
     }
 
     /// The placements to read.
@@ -55,29 +66,18 @@ impl ReadPlacements {
     }
 
     /// Takes one answer per get, in order.
-    pub fn answered(mut self, answers: Vec<GetOutcome>) -> ReadDocuments {
-        let mut readings: Vec<Reading> = Vec::with_capacity(self.known.len() + self.unknown.len());
-        let add = |readings: &mut Vec<Reading>,
-                   state: &MoverState,
-                   entry: Entry,
-                   known: Option<KnownPlacement>,
-                   fresh| {
-            let shards = copies_needed(state, &entry, known.as_ref());
-            readings.push(Reading { entry, known, fresh, shards });
-        };
-        for (entry, known) in self.known {
-            add(&mut readings, &self.batch.state, entry, Some(known), false);
-        }
-        for (entry, answer) in self.unknown.into_iter().zip(answers) {
+    pub fn answered(self, answers: Vec<GetOutcome>) -> ReadDocuments {
+        let Self { mut batch, mut readings, unknown } = self;
+        for (entry, answer) in unknown.into_iter().zip(answers) {
             match answer {
-                GetOutcome::Unanswered => self.batch.unanswered(entry),
-                GetOutcome::Missing => add(&mut readings, &self.batch.state, entry, None, true),
+                GetOutcome::Unanswered => batch.unanswered(entry),
+                GetOutcome::Missing => readings.push(Reading::new(&batch.state, entry, None, true)),
                 GetOutcome::Found(found) => match Placement::from_json(&found.source) {
                     Ok(placement) => {
-                        let floor = self.batch.state.cache.floor(&entry.id);
+                        let floor = batch.state.cache.floor(&entry.id);
                         let known = KnownPlacement::new(placement, found.stamp).above(floor);
-                        self.batch.state.cache.put(&entry.id, known.clone());
-                        add(&mut readings, &self.batch.state, entry, Some(known), true);
+                        batch.state.cache.put(&entry.id, known.clone());
+                        readings.push(Reading::new(&batch.state, entry, Some(known), true));
                     }
                     Err(error) => {
                         tracing::error!(
@@ -86,12 +86,12 @@ impl ReadPlacements {
                             %error,
                             "a placement cannot be read; its document waits until it is repaired (docs/runbooks.md)"
                         );
-                        self.batch.start_over(entry, "unreadable_placement", RetryState::default());
+                        batch.start_over(entry, "unreadable_placement", RetryState::default());
                     }
                 },
             }
         }
-        ReadDocuments { batch: self.batch, readings }
+        ReadDocuments { batch, readings }
     }
 }
 
@@ -113,14 +113,12 @@ impl ReadDocuments {
     pub fn cut(&mut self) -> Option<Unread> {
         let MoverState { copy_size, max_copy_bytes, .. } = self.batch.state;
         let mut copies = 0;
-        let fits = |reading: &Reading| {
+        let is_too_much = |reading: &mut Reading| {
             let is_first = copies == 0;
             copies += reading.shards.len();
-            reading.shards.is_empty() || is_first || copy_size.of(copies) <= max_copy_bytes
+            !(reading.shards.is_empty() || is_first || copy_size.of(copies) <= max_copy_bytes)
         };
-        let (now, later) = std::mem::take(&mut self.readings).into_iter().partition(fits);
-        self.readings = now;
-        let later: Vec<Reading> = later;
+        let later: Vec<Reading> = self.readings.extract_if(.., is_too_much).collect();
         (!later.is_empty()).then_some(Unread(later))
     }
 
@@ -142,8 +140,11 @@ impl ReadDocuments {
         let Self { mut batch, readings } = self;
         let mut copy_size = batch.state.copy_size;
         let mut answers = answers.into_iter();
-        let mut announced =
-            Announced { in_place: Vec::with_capacity(readings.len()), ..Announced::default() };
+        let mut announced = Announced {
+            ahead: Vec::with_capacity(readings.len()),
+            in_place: Vec::with_capacity(readings.len()),
+            ..Announced::default()
+        };
         for reading in readings {
             let Reading { entry, known, fresh, shards } = reading;
             let answers = answers.by_ref().inspect(|answer| {
@@ -193,9 +194,12 @@ impl ReadDocuments {
             }
         }
         batch.state.copy_size = copy_size;
-        let rewritten: HashSet<&DocId> = announced.ahead.iter().map(|ahead| &ahead.entry.id).collect();
         let mut clears = std::mem::take(&mut batch.state.clears);
-        clears.retain(|clear| !rewritten.contains(&clear.id));
+        if !clears.is_empty() {
+            let rewritten: HashSet<&DocId, RandomState> =
+                announced.ahead.iter().map(|ahead| &ahead.entry.id).collect();
+            clears.retain(|clear| !rewritten.contains(&clear.id));
+        }
         let sweeps = std::mem::take(&mut batch.state.sweeps);
         Announce { batch, announced, clears, sweeps }
     }

@@ -20,19 +20,22 @@ pub struct WriteDocuments {
 }
 
 impl WriteDocuments {
-    pub(super) fn new(batch: BatchState, placed: Vec<Placed>, refused: Vec<(Placed, Refusal)>) -> Self {
-        let (writing, written) = placed.into_iter().partition(|placed| placed.document().is_some());
-        Self { batch, writing, written, refused }
+    pub(super) fn new(batch: BatchState, mut placed: Vec<Placed>, refused: Vec<(Placed, Refusal)>) -> Self {
+        let written = placed.extract_if(.., |placed| !placed.writes()).collect();
+        Self { batch, writing: placed, written, refused }
     }
 
     /// One index operation per document to write.
     pub fn ops(&self) -> Vec<BulkOp> {
-        self.writing.iter().filter_map(Placed::document).collect()
+        let mut ops = Vec::with_capacity(self.writing.len());
+        ops.extend(self.writing.iter().filter_map(Placed::document));
+        ops
     }
 
     /// Takes one answer per operation, in order.
     pub fn answered(self, answers: Vec<BulkOutcome>) -> FindLastCopy {
         let Self { mut batch, writing, mut written, mut refused } = self;
+        written.reserve(writing.len());
         for (mut placed, answer) in writing.into_iter().zip(answers) {
             if matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::Conflict) {
                 batch.state.cache.saw(&placed.entry.id, placed.entry.fold.last);

@@ -89,7 +89,7 @@ fn unreadable() -> Outcome {
 
 /// The placement was set back after Elasticsearch refused the document.
 fn set_back() -> Outcome {
-    let refusal = Some(Refusal { reason: "test", detail: String::new() });
+    let refusal = Some(Refusal { reason: "test", detail: String::new() }.into());
     Outcome::Again { reason: mover::SET_BACK, carry: RetryState { refusal, ..RetryState::default() } }
 }
 
