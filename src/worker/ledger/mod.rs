@@ -284,6 +284,7 @@ impl Ledger {
             .max(1);
         let room = max_documents.max(1) - entries.len();
         let n = (self.dirty.in_flight_len() + affordable).min(room);
+        entries.reserve(n);
         let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
         let (carries, answers) = (&self.carries, &self.answers);
         let handed_out = self.dirty.reserve(n, false, |id, older, newer| merge.merge(id, older, newer));
@@ -312,6 +313,8 @@ impl Ledger {
     /// Takes the outcomes of a batch.
     pub fn settle(&mut self, settled: Vec<Settled>, now: Instant) -> Settlement {
         let mut sum = Settlement::default();
+        // Looked up for every entry: hashed, and sorted at the end.
+        let mut changes = Changes::default();
         for Settled { entry, outcome, touched } in settled {
             // Usually empty, and each lookup would hash the id.
             if !self.carries.is_empty() {
@@ -331,7 +334,7 @@ impl Ledger {
                 sum.finished_recorded.push((id.clone(), fold.last));
             }
             if matches!(outcome, Outcome::Done(_) | Outcome::DeadLetter(_)) {
-                note_changes(&mut sum.changes, touched, &fold);
+                note_changes(&mut changes, touched, &fold);
             }
             match outcome {
                 Outcome::Again { .. } if sabotage::is(Sabotage::ForgetOnFailure) => sum.dropped += 1,
@@ -380,6 +383,7 @@ impl Ledger {
             sum.folded += u64::from(fold.records) - 1;
             self.commit(&id);
         }
+        sum.changes = changes.into_iter().collect();
         self.withhold_rejecting();
         sum
     }
@@ -553,25 +557,21 @@ impl Ledger {
     }
 }
 
+type Changes = HashMap<ShardId, ShardChange, ahash::RandomState>;
+
 /// Adds the changes of a settled entry to those of others.
-fn note_changes(changes: &mut BTreeMap<ShardId, ShardChange>, touched: AffectedShards, fold: &Fold) {
+fn note_changes(changes: &mut Changes, touched: AffectedShards, fold: &Fold) {
     let AffectedShards { target, sources } = touched;
     for source in sources {
-        note_change(changes, &source, target.as_ref(), (fold.first, fold.last));
+        note_change(changes.entry(source).or_default(), target.as_ref(), (fold.first, fold.last));
     }
     if let Some(target) = target {
-        note_change(changes, &target, None, (fold.first, fold.last));
+        note_change(changes.entry(target).or_default(), None, (fold.first, fold.last));
     }
 }
 
-fn note_change(
-    changes: &mut BTreeMap<ShardId, ShardChange>,
-    shard: &ShardId,
-    moved_to: Option<&ShardId>,
-    (first, last): (Position, Position),
-) {
+fn note_change(change: &mut ShardChange, moved_to: Option<&ShardId>, (first, last): (Position, Position)) {
     let (first, last) = (first.offset(), last.offset());
-    let change = changes.entry(shard.clone()).or_default();
     change.documents += 1;
     change.offsets = Some(change.offsets.map_or((first, last), |(f, l)| (f.min(first), l.max(last))));
     change.moved_to.extend(moved_to.cloned());

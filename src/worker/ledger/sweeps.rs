@@ -141,7 +141,7 @@ impl Ledger {
             match (swept, target) {
                 (Swept::Ended, _) => {
                     for shard in sweep.leftovers() {
-                        note_change(changes, shard, target, sweep.records);
+                        note_change(changes.entry(shard.clone()).or_default(), target, sweep.records);
                     }
                 }
                 (Swept::Waits, Some(shard)) => unseen.entry(shard.clone()).or_default().push(sweep),
