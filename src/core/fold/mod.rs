@@ -14,7 +14,7 @@ mod rejected;
 mod tests;
 
 use bytes::Bytes;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 pub use self::content::{Base, Content};
 pub use self::rejected::{BadMerge, Rejected};
@@ -57,7 +57,7 @@ pub struct Fold {
     pub touched_at: Option<Position>,
     /// Position of its last record that replaces the whole document: an index, a delete, a refeed.
     pub whole_at: Option<Position>,
-    /// The distinct targets of its records, under the maps that were live when each was read.
+    /// The distinct targets of its records, in order, under the maps that were live when each was read.
     pub targets: SmallVec<[Target; 1]>,
     /// What its records do to the counts; nothing if nothing is counted.
     pub steps: Steps,
@@ -91,7 +91,7 @@ impl Fold {
             located_at: (target.is_some() && !is_touch).then_some(position),
             touched_at: is_touch.then_some(position),
             whole_at: is_whole.then_some(position),
-            targets: target.into_iter().collect(),
+            targets: target.map_or_else(SmallVec::new, |target| smallvec![target]),
             steps: Steps::default(),
             records: 1,
             later: Vec::new(),
@@ -126,9 +126,11 @@ impl Fold {
         self.last = newer.last;
         self.touched_at = self.touched_at.max(newer.touched_at);
         self.whole_at = self.whole_at.max(newer.whole_at);
-        self.targets.extend(newer.targets.iter().cloned());
-        self.targets.sort_unstable();
-        self.targets.dedup();
+        for target in &newer.targets {
+            if let Err(place) = self.targets.binary_search(target) {
+                self.targets.insert(place, target.clone());
+            }
+        }
         self.steps.absorb(newer.steps.clone());
     }
 
