@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,7 @@ use thiserror::Error;
 pub const MAX_DOC_ID_BYTES: usize = 512;
 
 /// A document's id: the Kafka key and the Elasticsearch `_id`. Cheap to clone; ordered by bytes.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Eq, PartialOrd, Ord)]
 pub struct DocId(Arc<str>);
 
 /// Why a Kafka key cannot be a document id.
@@ -45,6 +46,19 @@ impl DocId {
     }
 }
 
+// By hand, as for geoshards below: mostly clones are compared, and the standard library would read both.
+impl PartialEq for DocId {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+impl Hash for DocId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
 impl Borrow<str> for DocId {
     fn borrow(&self) -> &str {
         &self.0
@@ -64,8 +78,20 @@ impl fmt::Debug for DocId {
 }
 
 /// A geoshard's id: the part of its index name after the prefix. Lower-case letters, digits, `-` and `_`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Eq, PartialOrd, Ord, Serialize)]
 pub struct ShardId(Arc<str>);
+
+impl PartialEq for ShardId {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+impl Hash for ShardId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
 
 /// Why a text is not a geoshard id.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
