@@ -12,6 +12,20 @@ use super::object::{BadObject, text};
 /// Deeper nesting is left to serde_json.
 const MAX_DEPTH: usize = 64;
 
+/// Integers of so many digits are exactly `f64`s, and so are the powers of ten up to there.
+const MAX_EXACT_DIGITS: usize = 15;
+
+/// Up to [`MAX_EXACT_DIGITS`].
+const POWERS_OF_TEN: [u64; MAX_EXACT_DIGITS + 1] = {
+    let mut powers = [1; MAX_EXACT_DIGITS + 1];
+    let mut n = 1;
+    while n < powers.len() {
+        powers[n] = powers[n - 1] * 10;
+        n += 1;
+    }
+    powers
+};
+
 /// The text of the value at `path` (names separated by dots) in an object, `Some(None)` if nothing is there. Checks the syntax of
 /// all of it.
 ///
@@ -19,15 +33,15 @@ const MAX_DEPTH: usize = 64;
 /// If `document` is not UTF-8.
 pub(super) fn value_at<'a>(document: &'a [u8], path: &str) -> Result<Option<Option<&'a str>>, BadObject> {
     // One vectorizable pass; afterwards no string needs a byte-by-byte check.
-    let (mut has_control, mut all) = (false, 0);
+    let (mut lowest, mut all) = (u8::MAX, 0);
     for &byte in document {
-        has_control |= byte < b' ';
+        lowest = lowest.min(byte);
         all |= byte;
     }
     if !all.is_ascii() {
         text(document)?;
     }
-    if has_control {
+    if lowest < b' ' {
         return Ok(None);
     }
     let Some(found) = find(document, path.as_bytes()) else { return Ok(None) };
@@ -36,201 +50,197 @@ pub(super) fn value_at<'a>(document: &'a [u8], path: &str) -> Result<Option<Opti
 
 /// The value at `path` in an object without control characters. Checks the syntax of all of it.
 fn find<'a>(document: &'a [u8], path: &[u8]) -> Option<Option<&'a [u8]>> {
-    let mut scanner = Scanner { text: document, at: 0 };
     let mut found = None;
-    scanner.skip_spaces();
-    scanner.object(MAX_DEPTH, |scanner, key, depth| scanner.member(key, path, depth, &mut found))?;
-    scanner.skip_spaces();
-    (scanner.at == document.len()).then_some(found)
+    let members = after(skip_spaces(document), b'{')?;
+    let rest = object(members, MAX_DEPTH, |key, value, depth| member(key, value, path, depth, &mut found))?;
+    skip_spaces(rest).is_empty().then_some(found)
 }
 
-/// The texts of latitude and longitude in `{"lat": …, "lon": …}`, if both are numbers and nothing else is there.
-/// `object` must come from [`value_at`] or be checked otherwise.
-pub(super) fn lat_lon(object: &str) -> Option<(&str, &str)> {
-    let mut scanner = Scanner { text: object.as_bytes(), at: 0 };
+/// Latitude and longitude in `{"lat": …, "lon": …}`, if both are numbers and nothing else is there.
+pub(super) fn lat_lon(text: &str) -> Option<(f64, f64)> {
     let (mut lat, mut lon) = (None, None);
-    scanner.object(1, |scanner, key, _| {
+    let rest = object(after(text.as_bytes(), b'{')?, 1, |key, value, _| {
         let part = match key {
             b"lat" => &mut lat,
             b"lon" => &mut lon,
             _ => return None,
         };
-        let begin = scanner.at;
-        scanner.number()?;
-        let number = object.get(begin..scanner.at)?;
-        part.replace(number).is_none().then_some(())
+        let (number, rest) = parsed_number(value)?;
+        part.replace(number).is_none().then_some(rest)
     })?;
-    Some((lat?, lon?)).filter(|_| scanner.at == object.len())
+    Some((lat?, lon?)).filter(|_| rest.is_empty())
 }
 
-struct Scanner<'a> {
+// Each of the functions below passes what its name says, at the beginning of a text, and returns the rest of the text. A rest begins
+// on a character boundary: they stop only at ASCII.
+
+/// An object after its brace; `member` passes each value, given the key and the depth left.
+fn object<'a>(
     text: &'a [u8],
-    /// The next byte. Always on a character boundary: it stops only at ASCII.
-    at: usize,
+    depth: usize,
+    mut member: impl FnMut(&'a [u8], &'a [u8], usize) -> Option<&'a [u8]>,
+) -> Option<&'a [u8]> {
+    let depth = depth.checked_sub(1)?;
+    list(text, b'}', |text| {
+        let (key, rest) = key(text)?;
+        let value = after(skip_spaces(rest), b':')?;
+        member(key, skip_spaces(value), depth)
+    })
 }
 
-impl<'a> Scanner<'a> {
-    /// An object; `member` parses each value, given the key and the depth left.
-    fn object(
-        &mut self,
-        depth: usize,
-        mut member: impl FnMut(&mut Self, &'a [u8], usize) -> Option<()>,
-    ) -> Option<()> {
-        let depth = depth.checked_sub(1)?;
-        self.list(b'{', b'}', |scanner| {
-            let key = scanner.key()?;
-            scanner.skip_spaces();
-            scanner.take(b':')?;
-            scanner.skip_spaces();
-            member(scanner, key, depth)
-        })
-    }
+/// A key; returned without its quotes. Escapes are unusual: they would have to be resolved for comparison.
+fn key(text: &[u8]) -> Option<(&[u8], &[u8])> {
+    let text = after(text, b'"')?;
+    let (key, rest) = text.split_at_checked(end_of_plain(text)?)?;
+    Some((key, after(rest, b'"')?))
+}
 
-    /// A key, without its quotes. Escapes are unusual: they would have to be resolved for comparison.
-    fn key(&mut self) -> Option<&'a [u8]> {
-        self.take(b'"')?;
-        let rest = &self.text[self.at..];
-        let (key, after) = rest.split_at(end_of_plain(rest)?);
-        self.at += key.len() + 1;
-        (after[0] == b'"').then_some(key)
-    }
-
-    /// A member on the `path` or beside it.
-    fn member(&mut self, key: &[u8], path: &[u8], depth: usize, found: &mut Option<&'a [u8]>) -> Option<()> {
-        let Some(rest) = path.strip_prefix(key) else { return self.value(depth) };
-        if rest.is_empty() {
-            let value = self.text_of(|scanner| scanner.value(depth))?;
-            return found.replace(value).is_none().then_some(());
+/// The value of a member on the `path` or beside it.
+fn member<'a>(
+    key: &[u8],
+    text: &'a [u8],
+    path: &[u8],
+    depth: usize,
+    found: &mut Option<&'a [u8]>,
+) -> Option<&'a [u8]> {
+    // Nearly every other key differs in its first byte.
+    let path = if key.first() == path.first() { path.strip_prefix(key) } else { None };
+    match path {
+        Some([]) => {
+            let rest = value(text, depth)?;
+            let this = text.get(..text.len() - rest.len())?;
+            found.replace(this).is_none().then_some(rest)
         }
-        match rest.strip_prefix(b".") {
-            Some(rest) => self.parent(rest, depth, found),
-            None => self.value(depth),
+        // Along the path, anything but an object is unusual.
+        Some([b'.', path @ ..]) => {
+            object(after(text, b'{')?, depth, |key, value, depth| member(key, value, path, depth, found))
+        }
+        _ => value(text, depth),
+    }
+}
+
+fn value(text: &[u8], depth: usize) -> Option<&[u8]> {
+    match text {
+        [b'"', rest @ ..] => string(rest),
+        [b'-' | b'0'..=b'9', ..] => number(text),
+        [b'{', rest @ ..] => object(rest, depth, |_, text, depth| value(text, depth)),
+        [b'[', rest @ ..] => {
+            let depth = depth.checked_sub(1)?;
+            list(rest, b']', |text| value(text, depth))
+        }
+        [b't', b'r', b'u', b'e', rest @ ..]
+        | [b'f', b'a', b'l', b's', b'e', rest @ ..]
+        | [b'n', b'u', b'l', b'l', rest @ ..] => Some(rest),
+        _ => None,
+    }
+}
+
+/// Items separated by commas, after the opening bracket.
+fn list<'a>(
+    text: &'a [u8],
+    close: u8,
+    mut item: impl FnMut(&'a [u8]) -> Option<&'a [u8]>,
+) -> Option<&'a [u8]> {
+    let mut text = skip_spaces(text);
+    if let Some(rest) = after(text, close) {
+        return Some(rest);
+    }
+    loop {
+        let rest = skip_spaces(item(text)?);
+        match rest {
+            [b',', rest @ ..] => text = skip_spaces(rest),
+            _ => return after(rest, close),
         }
     }
+}
 
-    /// A value along the path; anything but an object is unusual.
-    fn parent(&mut self, path: &[u8], depth: usize, found: &mut Option<&'a [u8]>) -> Option<()> {
-        self.object(depth, |scanner, key, depth| scanner.member(key, path, depth, found))
-    }
-
-    fn value(&mut self, depth: usize) -> Option<()> {
-        match self.peek()? {
-            b'"' => self.string(),
-            b'-' | b'0'..=b'9' => self.number(),
-            b'{' => self.object(depth, |scanner, _, depth| scanner.value(depth)),
-            b'[' => {
-                let depth = depth.checked_sub(1)?;
-                self.list(b'[', b']', |scanner| scanner.value(depth))
+/// A string after its first quote.
+fn string(mut text: &[u8]) -> Option<&[u8]> {
+    loop {
+        text = match text.get(end_of_plain(text)?..)? {
+            [b'"', rest @ ..] => return Some(rest),
+            [b'\\', b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', rest @ ..] => rest,
+            [b'\\', b'u', digits @ ..] => {
+                let (digits, rest) = digits.split_first_chunk::<4>()?;
+                digits.iter().all(u8::is_ascii_hexdigit).then_some(rest)?
             }
-            b't' => self.literal("true"),
-            b'f' => self.literal("false"),
-            b'n' => self.literal("null"),
-            _ => None,
+            _ => return None,
+        };
+    }
+}
+
+fn number(text: &[u8]) -> Option<&[u8]> {
+    let (_, mut rest) = integer(text.strip_prefix(b"-").unwrap_or(text))?;
+    if let [b'.', decimals @ ..] = rest {
+        (_, rest) = digits(decimals)?;
+    }
+    if let [b'e' | b'E', exponent @ ..] = rest {
+        let magnitude = if let [b'+' | b'-', magnitude @ ..] = exponent { magnitude } else { exponent };
+        (_, rest) = digits(magnitude)?;
+    }
+    Some(rest)
+}
+
+/// A number; returned with its value.
+fn parsed_number(text: &[u8]) -> Option<(f64, &[u8])> {
+    match short_number(text) {
+        Some((number, rest)) if !matches!(rest, [b'e' | b'E', ..]) => Some((number, rest)),
+        _ => {
+            let rest = number(text)?;
+            let number = str::from_utf8(text.get(..text.len() - rest.len())?).ok()?;
+            Some((number.parse().ok()?, rest))
         }
     }
+}
 
-    /// Items separated by commas.
-    fn list(&mut self, open: u8, close: u8, mut item: impl FnMut(&mut Self) -> Option<()>) -> Option<()> {
-        self.take(open)?;
-        self.skip_spaces();
-        if self.peek()? == close {
-            self.at += 1;
-            return Some(());
-        }
-        loop {
-            item(self)?;
-            self.skip_spaces();
-            let byte = self.peek()?;
-            self.at += 1;
-            match byte {
-                b',' => self.skip_spaces(),
-                byte if byte == close => return Some(()),
-                _ => return None,
-            }
-        }
+/// A number up to its exponent, if it has so few digits that it is the quotient of two integers, rounded once.
+fn short_number(text: &[u8]) -> Option<(f64, &[u8])> {
+    let magnitude = text.strip_prefix(b"-").unwrap_or(text);
+    let (mut value, mut rest) = integer(magnitude)?;
+    let (whole, mut decimals) = (magnitude.len() - rest.len(), 0);
+    if let [b'.', text @ ..] = rest {
+        let (fraction, end) = digits(text)?;
+        (decimals, rest) = (text.len() - end.len(), end);
+        value = value.wrapping_mul(*POWERS_OF_TEN.get(decimals)?).wrapping_add(fraction);
     }
+    if whole + decimals > MAX_EXACT_DIGITS {
+        return None;
+    }
+    let quotient = value as f64 / *POWERS_OF_TEN.get(decimals)? as f64;
+    Some((if magnitude.len() < text.len() { -quotient } else { quotient }, rest))
+}
 
-    fn string(&mut self) -> Option<()> {
-        self.take(b'"')?;
-        loop {
-            let rest = &self.text[self.at..];
-            let end = end_of_plain(rest)?;
-            self.at += end + 1;
-            if rest[end] == b'"' {
-                return Some(());
-            }
-            let escaped = self.peek()?;
-            self.at += 1;
-            match escaped {
-                b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => {}
-                b'u' => {
-                    let digits = self.text.get(self.at..self.at + 4)?;
-                    self.at += 4;
-                    digits.iter().all(u8::is_ascii_hexdigit).then_some(())?;
-                }
-                _ => return None,
-            }
-        }
+/// The digits before the point: none may follow a leading zero. Returned with their value, as by [`digits`].
+fn integer(text: &[u8]) -> Option<(u64, &[u8])> {
+    match text {
+        [b'0', rest @ ..] => Some((0, rest)),
+        _ => digits(text),
     }
+}
 
-    fn number(&mut self) -> Option<()> {
-        if self.peek()? == b'-' {
-            self.at += 1;
-        }
-        // No digit may follow a leading zero.
-        match self.peek()? {
-            b'0' => self.at += 1,
-            _ => self.digits()?,
-        }
-        if self.peek() == Some(b'.') {
-            self.at += 1;
-            self.digits()?;
-        }
-        if let Some(b'e' | b'E') = self.peek() {
-            self.at += 1;
-            if let Some(b'+' | b'-') = self.peek() {
-                self.at += 1;
-            }
-            self.digits()?;
-        }
-        Some(())
+/// At least one digit. Returned with their value, which has no meaning where it does not fit.
+fn digits(text: &[u8]) -> Option<(u64, &[u8])> {
+    let (mut value, mut rest) = (0_u64, text);
+    while let [digit @ b'0'..=b'9', after @ ..] = rest {
+        value = value.wrapping_mul(10).wrapping_add(u64::from(digit - b'0'));
+        rest = after;
     }
+    (rest.len() < text.len()).then_some((value, rest))
+}
 
-    /// At least one digit.
-    fn digits(&mut self) -> Option<()> {
-        let digits = self.text.get(self.at..)?.iter().take_while(|byte| byte.is_ascii_digit()).count();
-        self.at += digits;
-        (digits > 0).then_some(())
+/// The one byte.
+fn after(text: &[u8], byte: u8) -> Option<&[u8]> {
+    match text {
+        [first, rest @ ..] if *first == byte => Some(rest),
+        _ => None,
     }
+}
 
-    fn literal(&mut self, literal: &str) -> Option<()> {
-        let found = self.text[self.at..].starts_with(literal.as_bytes());
-        self.at += literal.len();
-        found.then_some(())
+fn skip_spaces(mut text: &[u8]) -> &[u8] {
+    while let [b' ', rest @ ..] = text {
+        text = rest;
     }
-
-    /// The text that `skip` passes.
-    fn text_of(&mut self, skip: impl FnOnce(&mut Self) -> Option<()>) -> Option<&'a [u8]> {
-        let begin = self.at;
-        skip(self)?;
-        self.text.get(begin..self.at)
-    }
-
-    fn take(&mut self, byte: u8) -> Option<()> {
-        let is_there = self.peek()? == byte;
-        self.at += 1;
-        is_there.then_some(())
-    }
-
-    fn skip_spaces(&mut self) {
-        while self.peek() == Some(b' ') {
-            self.at += 1;
-        }
-    }
-
-    fn peek(&self) -> Option<u8> {
-        self.text.get(self.at).copied()
-    }
+    text
 }
 
 /// The end of a string's plain part: its quote, or an escape. Most are shorter than a call of `memchr2` pays for.
@@ -339,8 +349,8 @@ mod tests {
 
     #[test]
     fn lat_lon_takes_two_plain_numbers_and_nothing_else() {
-        assert_eq!(lat_lon(r#"{"lat":1,"lon":-2.5}"#), Some(("1", "-2.5")));
-        assert_eq!(lat_lon(r#"{ "lon" : 0 , "lat" : 1e1 }"#), Some(("1e1", "0")));
+        assert_eq!(lat_lon(r#"{"lat":1,"lon":-2.5}"#), Some((1.0, -2.5)));
+        assert_eq!(lat_lon(r#"{ "lon" : 0 , "lat" : 1e1 }"#), Some((10.0, 0.0)));
         for other in [
             "{}",
             r#"{"lat":1}"#,
@@ -354,6 +364,14 @@ mod tests {
         ] {
             assert_eq!(lat_lon(other), None, "{other}");
         }
+    }
+
+    /// A JSON number: of few digits or many, with an exponent or without.
+    fn number() -> impl Strategy<Value = String> {
+        prop_oneof![
+            "-?(0|[1-9][0-9]{0,3})(\\.[0-9]{1,14})?",
+            "-?(0|[1-9][0-9]{0,25})(\\.[0-9]{1,25})?([eE][+-]?[0-9]{1,3})?"
+        ]
     }
 
     /// JSON and near-JSON: fragments in any order around a location.
@@ -426,6 +444,13 @@ mod tests {
             agrees_with_serde_json(&format!("{{\"location\":{document}}}"))?;
             agrees_with_serde_json(&format!("{{\"location\":1,\"a\":{{\"b\":{document}}}}}"))?;
             agrees_with_serde_json(&format!("{{\"location\":1,\"x\":{document}}}"))?;
+        }
+
+        #[test]
+        fn numbers_have_the_value_that_the_standard_library_gives_them(lat in number(), lon in number()) {
+            let (one, other) = lat_lon(&format!("{{\"lat\":{lat},\"lon\":{lon}}}")).unwrap();
+            let expected: [f64; 2] = [lat.parse().unwrap(), lon.parse().unwrap()];
+            prop_assert_eq!([one, other].map(f64::to_bits), expected.map(f64::to_bits), "{} {}", lat, lon);
         }
 
         #[test]

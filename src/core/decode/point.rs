@@ -116,7 +116,7 @@ fn longitude(value: &str) -> Result<f64, BadForm> {
 /// Fast path for the most common format. [`Parts`] reports errors.
 fn plain_point(value: &str) -> Option<GeoPoint> {
     let (lat, lon) = plain::lat_lon(value)?;
-    GeoPoint::new(lat.parse().ok()?, lon.parse().ok()?).ok()
+    GeoPoint::new(lat, lon).ok()
 }
 
 /// The effect of a merge patch's value at the location (anything but null). A value that cannot be part of any location
