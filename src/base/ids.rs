@@ -11,9 +11,31 @@ use thiserror::Error;
 /// Elasticsearch's limit on the bytes of an `_id`.
 pub const MAX_DOC_ID_BYTES: usize = 512;
 
-/// A document's id: the Kafka key and the Elasticsearch `_id`. Cheap to clone; ordered by bytes.
+/// The text of an id. Mostly clones are compared, which are equal without being read; `Arc<str>` would read both.
 #[derive(Clone, Eq, PartialOrd, Ord)]
-pub struct DocId(Arc<str>);
+struct SharedText(Arc<str>);
+
+impl PartialEq for SharedText {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
+    }
+}
+
+impl Hash for SharedText {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl From<&str> for SharedText {
+    fn from(text: &str) -> Self {
+        Self(text.into())
+    }
+}
+
+/// A document's id: the Kafka key and the Elasticsearch `_id`. Cheap to clone; ordered by bytes.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DocId(SharedText);
 
 /// Why a Kafka key cannot be a document id.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -42,56 +64,31 @@ impl DocId {
 
     /// The id as text.
     pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-// By hand, as for geoshards below: mostly clones are compared, and the standard library would read both.
-impl PartialEq for DocId {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
-    }
-}
-
-impl Hash for DocId {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.hash(state);
+        &self.0.0
     }
 }
 
 impl Borrow<str> for DocId {
     fn borrow(&self) -> &str {
-        &self.0
+        self.as_str()
     }
 }
 
 impl fmt::Display for DocId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
 impl fmt::Debug for DocId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
+        fmt::Debug::fmt(self.as_str(), f)
     }
 }
 
 /// A geoshard's id: the part of its index name after the prefix. Lower-case letters, digits, `-` and `_`.
-#[derive(Clone, Eq, PartialOrd, Ord, Serialize)]
-pub struct ShardId(Arc<str>);
-
-impl PartialEq for ShardId {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
-    }
-}
-
-impl Hash for ShardId {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.hash(state);
-    }
-}
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShardId(SharedText);
 
 /// Why a text is not a geoshard id.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -125,7 +122,13 @@ impl ShardId {
 
     /// The id as text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.0.0
+    }
+}
+
+impl Serialize for ShardId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
     }
 }
 
@@ -138,13 +141,13 @@ impl<'de> Deserialize<'de> for ShardId {
 
 impl fmt::Display for ShardId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
 impl fmt::Debug for ShardId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
+        fmt::Debug::fmt(self.as_str(), f)
     }
 }
 
