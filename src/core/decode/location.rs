@@ -2,8 +2,8 @@
 //! `geo_point` field where one is configured (`documents.point`), the only place that does.
 //!
 //! Only members along the path are entered; everything else is skipped, by `plain.rs` or, for an unusual document, by
-//! serde_json's scanner, which checks syntax and builds no values. Two fields, and the added one, take a pass each. The added field
-//! is spliced into the document's bytes.
+//! serde_json's scanner, which checks syntax and builds no values, in a pass for each field. The added field is spliced into the
+//! document's bytes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -165,7 +165,10 @@ impl LocationPath {
     /// The location of a whole document. Checks the syntax of all of `document`, which must be an object.
     pub fn locate(&self, document: &[u8]) -> Result<GeoPoint, BadLocation> {
         match &self.0.location {
-            Fields::One(path) => self.one(value_at(document, path)?),
+            Fields::One(path) => {
+                let [value] = values_at(document, [path])?;
+                self.one(value)
+            }
             Fields::Pair { lat, lon } => pair(values_at(document, [lat, lon])?),
         }
     }
@@ -215,8 +218,8 @@ impl LocationPath {
     /// Whether searches find a document at its location `at`: it has the added field with that value, or none is added.
     pub fn is_complete(&self, document: &[u8], at: GeoPoint) -> bool {
         let Some(name) = &self.0.point else { return true };
-        let value = value_at(document, name).ok().flatten();
-        value.and_then(|value| point::parse(value, Forms::GeoPoint).ok()) == Some(at)
+        let Ok([Some(value)]) = values_at(document, [name]) else { return false };
+        point::parse(value, Forms::GeoPoint).ok() == Some(at)
     }
 
     /// The location, and the text of the field at the top with this name.
@@ -291,23 +294,19 @@ fn values_at<'a, const N: usize>(
     document: &'a [u8],
     paths: [&str; N],
 ) -> Result<[Option<&'a str>; N], BadLocation> {
+    if let Some(values) = plain::values_at(document, paths)? {
+        return Ok(values);
+    }
+    let document = text(document)?;
     let mut values = [None; N];
     for (value, path) in values.iter_mut().zip(paths) {
-        *value = value_at(document, path)?;
+        *value = match find(document, path)? {
+            FoundLocation::Value(raw) => Some(raw.get()),
+            FoundLocation::Twice => return Err(BadLocation::Twice),
+            FoundLocation::Nothing | FoundLocation::Blocked => None,
+        };
     }
     Ok(values)
-}
-
-/// The same of one path.
-fn value_at<'a>(document: &'a [u8], path: &str) -> Result<Option<&'a str>, BadLocation> {
-    if let Some(value) = plain::value_at(document, path)? {
-        return Ok(value);
-    }
-    match find(text(document)?, path)? {
-        FoundLocation::Value(raw) => Ok(Some(raw.get())),
-        FoundLocation::Twice => Err(BadLocation::Twice),
-        FoundLocation::Nothing | FoundLocation::Blocked => Ok(None),
-    }
 }
 
 fn is_twice(document: &[u8], path: &str) -> bool {
