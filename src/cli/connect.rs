@@ -157,7 +157,7 @@ pub(super) fn wanted_indices(config: &Config) -> Result<Vec<WantedIndex>, Failur
     let layout = Layout {
         prefix: &config.elasticsearch.prefix,
         shards: map.shards(),
-        location: config.documents.searched(),
+        location: &config.documents.searched(),
         gc_deletes: config.elasticsearch.gc_deletes,
     };
     indices::wanted(&layout, &template).map_err(Failure::usage)

@@ -179,7 +179,7 @@ pub(super) fn service(
     Ok(Service {
         places: Places::new(&options),
         options,
-        location: config.documents.searched().to_owned(),
+        location: config.documents.searched(),
         search_grace: config.moves.search_grace,
         maps,
         upstream: Upstream {

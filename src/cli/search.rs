@@ -81,7 +81,7 @@ pub(super) async fn search(args: SearchArgs) -> Result<ExitCode, Failure> {
     let metrics = RouteMetrics::new().context("registering metrics")?;
     let service = route::service(&config, maps, metrics)?;
 
-    let location = config.documents.searched();
+    let location = &config.documents.searched();
     let centre = json!({"lat": centre.lat(), "lon": centre.lon()});
     let body = json!({
         "size": args.limit,

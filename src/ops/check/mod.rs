@@ -107,7 +107,7 @@ impl CheckTarget {
             map: Arc::new(map.clone()),
             prefix: config.elasticsearch.prefix.clone(),
             template: template.unwrap_or_default(),
-            searched: config.documents.searched().to_owned(),
+            searched: config.documents.searched(),
             refreshes: config.moves.visibility == MoveVisibility::Search
                 || config.distribution.jobs.iter().any(|job| job.kind == JobKind::Refresh),
             gc_deletes: config.elasticsearch.gc_deletes,

@@ -68,13 +68,8 @@ impl DocumentsConfig {
         }
     }
 
-    /// The path of the `geo_point` field, which searches use.
-    pub fn searched(&self) -> &str {
-        match (&self.point, &self.location) {
-            (Some(point), _) => point,
-            (None, LocationFields::One(path)) => path,
-            // Refused by the checks: two fields need a point.
-            (None, LocationFields::Pair(pair)) => &pair.lat,
-        }
+    /// The path of the `geo_point` field, which searches use. Only of a configuration that passed its checks.
+    pub fn searched(&self) -> String {
+        self.location_path().unwrap_or_default().searched().to_owned()
     }
 }
