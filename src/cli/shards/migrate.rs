@@ -51,7 +51,7 @@ struct What {
     /// Abort the change: return to the old map in the same way.
     #[arg(long)]
     abort: bool,
-    /// Delete empty indices of geoshards that only the other map of the last change had.
+    /// Delete the empty indices of geoshards that only earlier maps had.
     #[arg(long)]
     retire: bool,
 }

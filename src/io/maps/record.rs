@@ -59,7 +59,7 @@ pub enum MapsState {
         /// Fingerprint of the map that was live beside it before: a worker's file may still hold that one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         before: Option<String>,
-        /// Geoshards that only that other map has. Their indices are empty.
+        /// Geoshards that only earlier maps have, and `--retire` did not delete. Their indices are empty.
         #[serde(default)]
         unused: Vec<ShardId>,
     },
@@ -71,6 +71,9 @@ pub enum MapsState {
         new: Arc<GeoshardMap>,
         /// How far it is.
         stage: MapChangeStage,
+        /// Geoshards that neither map has, as in [`MapsState::One`].
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        unused: Vec<ShardId>,
     },
 }
 
@@ -137,8 +140,10 @@ impl MapsRecord {
             MapsState::One { map, .. } if new.version() <= map.version() => {
                 Err(BadStep::Version { old: map.version(), new: new.version() })
             }
-            MapsState::One { map, .. } => {
-                Ok(self.next(MapsState::Two { old: map.clone(), new, stage: MapChangeStage::Announced }))
+            MapsState::One { map, unused, .. } => {
+                let unused = unused.iter().filter(|shard| !has(&new, shard)).cloned().collect();
+                let (old, stage) = (map.clone(), MapChangeStage::Announced);
+                Ok(self.next(MapsState::Two { old, new, stage, unused }))
             }
             MapsState::Two { new: going_on, stage: MapChangeStage::Returning, .. } => {
                 Err(BadStep::BeingCalledOff { going_on: going_on.fingerprint() })
@@ -150,24 +155,12 @@ impl MapsRecord {
         }
     }
 
-    /// How many empty indices of the last change the next `--retire` would not delete if the change to `new` began now.
-    pub fn unretired(&self, new: &GeoshardMap) -> usize {
-        match &self.state {
-            MapsState::One { unused, .. } => {
-                unused.iter().filter(|shard| !new.shards().contains(shard)).count()
-            }
-            MapsState::Two { .. } => 0,
-        }
-    }
-
     /// The new map decides from now on. All partitions have confirmed that both are known, no batch is under way that
     /// began before that, and everything below `floor` is committed.
     pub fn activate(&self, epoch: Epoch, floor: OffsetFloor) -> Result<Self, BadStep> {
         match &self.state {
-            MapsState::Two { old, new, stage: MapChangeStage::Announced } => {
-                let state =
-                    MapsState::Two { old: old.clone(), new: new.clone(), stage: MapChangeStage::Moving };
-                Ok(Self { epoch, floor, ..self.next(state) })
+            MapsState::Two { stage: MapChangeStage::Announced, .. } => {
+                Ok(Self { epoch, floor, ..self.next(self.in_stage(MapChangeStage::Moving)) })
             }
             MapsState::Two { stage, .. } => Err(BadStep::Stage(*stage)),
             MapsState::One { .. } => Err(BadStep::NoChange),
@@ -177,13 +170,13 @@ impl MapsRecord {
     /// The map that decides is the only one from now on. All partitions have confirmed that it decides, no batch is under
     /// way that began before that, every document is where it says, and everything below `floor` is committed.
     pub fn finish(&self, epoch: Epoch, floor: OffsetFloor) -> Result<Self, BadStep> {
-        let (stays, goes) = match &self.state {
-            MapsState::Two { old, new, stage: MapChangeStage::Moving } => (new, old),
-            MapsState::Two { old, new, stage: MapChangeStage::Returning } => (old, new),
+        let (stays, goes, unused) = match &self.state {
+            MapsState::Two { old, new, stage: MapChangeStage::Moving, unused } => (new, old, unused),
+            MapsState::Two { old, new, stage: MapChangeStage::Returning, unused } => (old, new, unused),
             MapsState::Two { stage, .. } => return Err(BadStep::Stage(*stage)),
             MapsState::One { .. } => return Err(BadStep::NoChange),
         };
-        let mut next = Self { epoch, floor, ..self.next(one_of_two(stays, goes)) };
+        let mut next = Self { epoch, floor, ..self.next(one_of_two(stays, goes, unused)) };
         if stays.version() > goes.version() {
             next.earlier.retain(|earlier| *earlier != stays.fingerprint());
             next.earlier.push(goes.fingerprint());
@@ -195,14 +188,12 @@ impl MapsRecord {
     /// The change is aborted. If no document was placed by the new map yet, it ends; otherwise documents move back.
     pub fn abort(&self) -> Result<Self, BadStep> {
         match &self.state {
-            MapsState::Two { old, new, stage: MapChangeStage::Announced } => {
-                Ok(self.next(one_of_two(old, new)))
+            MapsState::Two { old, new, stage: MapChangeStage::Announced, unused } => {
+                Ok(self.next(one_of_two(old, new, unused)))
             }
-            MapsState::Two { old, new, stage: MapChangeStage::Moving } => Ok(self.next(MapsState::Two {
-                old: old.clone(),
-                new: new.clone(),
-                stage: MapChangeStage::Returning,
-            })),
+            MapsState::Two { stage: MapChangeStage::Moving, .. } => {
+                Ok(self.next(self.in_stage(MapChangeStage::Returning)))
+            }
             MapsState::Two { stage: MapChangeStage::Returning, .. } => Ok(self.clone()),
             MapsState::One { .. } => Err(BadStep::NoChange),
         }
@@ -222,6 +213,15 @@ impl MapsRecord {
             }
             MapsState::Two { stage, .. } => Err(BadStep::Stage(*stage)),
         }
+    }
+
+    /// The state with another stage, if a change is going on.
+    fn in_stage(&self, to: MapChangeStage) -> MapsState {
+        let mut state = self.state.clone();
+        if let MapsState::Two { stage, .. } = &mut state {
+            *stage = to;
+        }
+        state
     }
 
     fn next(&self, state: MapsState) -> Self {
@@ -280,17 +280,19 @@ impl MapsRecord {
     }
 }
 
-fn one_of_two(stays: &Arc<GeoshardMap>, goes: &GeoshardMap) -> MapsState {
-    let is_unused = |shard: &&ShardId| stays.shards().binary_search(shard).is_err();
-    MapsState::One {
-        map: stays.clone(),
-        before: Some(goes.fingerprint()),
-        unused: goes.shards().iter().filter(is_unused).cloned().collect(),
-    }
+fn one_of_two(stays: &Arc<GeoshardMap>, goes: &GeoshardMap, unused: &[ShardId]) -> MapsState {
+    let unused = goes.shards().iter().chain(unused).filter(|shard| !has(stays, shard)).cloned().collect();
+    MapsState::One { map: stays.clone(), before: Some(goes.fingerprint()), unused }
+}
+
+fn has(map: &GeoshardMap, shard: &ShardId) -> bool {
+    map.shards().binary_search(shard).is_ok()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn map(version: u64, shards: &[&str]) -> Arc<GeoshardMap> {
@@ -429,10 +431,34 @@ mod tests {
         assert!(start().knows(&a) && !start().knows(&b));
         let MapsState::One { unused, .. } = &done.state else { panic!("{done:?}") };
         assert_eq!(unused.iter().map(ShardId::as_str).collect::<Vec<_>>(), ["x"]);
-        let unretired = [map(3, &["q"]), map(3, &["x"])].map(|next| done.unretired(&next));
-        assert_eq!(unretired, [1, 0], "the index of x stays, unless x is used again");
         assert_eq!((done.floor_of(3, done.epoch), done.floor_of(4, done.epoch)), (9, 0));
         assert_eq!(done.floor_of(3, Epoch::new(2).unwrap()), 0, "offsets of another epoch");
+    }
+
+    #[test]
+    fn what_is_not_retired_stays_unused_until_a_map_uses_it_again() {
+        let (epoch, floor) = (Epoch::new(1).unwrap(), OffsetFloor::new);
+        let unused = |record: &MapsRecord| {
+            let MapsState::One { unused, .. } = &record.state else { panic!("{record:?}") };
+            unused.iter().map(|shard| shard.as_str().to_owned()).collect::<BTreeSet<_>>()
+        };
+        let set = |shards: &[&str]| shards.iter().map(|&shard| shard.to_owned()).collect::<BTreeSet<_>>();
+        let begun = |record: &MapsRecord, next: &Arc<GeoshardMap>| record.begin(next.clone()).unwrap();
+        let moving = |record: &MapsRecord, next: &Arc<GeoshardMap>| {
+            begun(record, next).activate(epoch, floor()).unwrap()
+        };
+        let done = moving(&start(), &b()).finish(epoch, floor()).unwrap();
+        assert_eq!(unused(&done), set(&["x"]));
+        for (next, forward, back) in [
+            (map(3, &["q"]), set(&["x", "y", "z"]), set(&["q", "x"])),
+            (map(3, &["x", "y"]), set(&["z"]), set(&["x"])),
+        ] {
+            assert_eq!(unused(&moving(&done, &next).finish(epoch, floor()).unwrap()), forward);
+            let returned = moving(&done, &next).abort().unwrap().finish(epoch, floor()).unwrap();
+            assert_eq!(unused(&returned), back);
+            assert_eq!(unused(&begun(&done, &next).abort().unwrap()), back);
+        }
+        assert_eq!(unused(&done.retired().unwrap()), set(&[]));
     }
 
     #[test]

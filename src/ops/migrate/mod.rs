@@ -124,14 +124,8 @@ impl Migration {
     pub async fn forward(&self, new: Arc<GeoshardMap>, wanted: &[WantedIndex]) -> Result<(), MigrateError> {
         let stored = self.store().read().await?;
         let record = self.record_or_configured(stored.as_ref()).await?;
-        let unretired = record.unretired(&new);
         let begun = record.begin(new)?;
         if begun != record {
-            if unretired > 0 {
-                self.say(format!(
-                    "{unretired} empty indices of the change before will stay: --retire was not run after it"
-                ));
-            }
             // Moves refresh before old copies are deleted; fail now if that privilege is missing.
             let old = record.deciding().shards().to_vec();
             self.refresh(&old).await?;

@@ -22,7 +22,7 @@ const PAGE: usize = 1000;
 const CONFLICT: u16 = 409;
 
 impl Migration {
-    /// Deletes the empty indices that the last change left. Gives their names.
+    /// Deletes the empty indices that earlier changes left. Gives their names.
     pub async fn retire(&self) -> Result<Vec<String>, MigrateError> {
         let seen = self.read_record().await?;
         let unused = match &seen.stored.record.state {

@@ -37,7 +37,7 @@ impl Migration {
                     ));
                 }
             }
-            MapsState::Two { old, new, stage } => {
+            MapsState::Two { old, new, stage, .. } => {
                 lines.push(format!(
                     "two maps: from {} to {}, generation {}",
                     old.fingerprint(),
