@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use geofold::io::elastic::CallError;
 use geofold::support::telemetry::Metrics;
 use geofold::support::telemetry::autopilot::AutopilotMetrics;
 use geofold::support::telemetry::collector::CollectorMetrics;
@@ -474,9 +475,7 @@ fn panels_show_each_value_in_its_unit_and_color() {
                 complain("an axis of zeros goes to 100".to_owned());
             }
             let legend = target["legendFormat"].as_str().unwrap_or_default();
-            if legend.contains("{{result}}")
-                && expr.contains("requests_total") | expr.contains("commits_total")
-            {
+            if legend.contains("{{result}}") {
                 for (word, color) in [("failed", "red"), ("ok|found|answered|followed", "green")] {
                     let chosen = overridden(panel, "byRegexp", &format!("/\\b({word})\\b/"), "color");
                     if chosen.is_none_or(|chosen| chosen["fixedColor"] != color) {
@@ -512,6 +511,36 @@ fn every_counter_on_the_dashboard_begins_at_zero() {
         .filter(|name| !worker.contains(&format!("\n{name}{{")) && !worker.contains(&format!("\n{name} 0")))
         .collect();
     no_complaints(&missing.into_iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn reasons_that_begin_at_zero_are_reasons_that_there_are() {
+    let rendered = Metrics::new().unwrap().render().unwrap();
+    let reasons = |metric: &str| -> Vec<String> {
+        let begin = format!("{metric}{{reason=\"");
+        let of_line = |line: &str| Some(line.strip_prefix(&begin)?.strip_suffix("\"} 0")?.to_owned());
+        rendered.lines().filter_map(of_line).collect()
+    };
+    let dead_letters = reasons("geofold_dead_letters_total");
+    assert!(dead_letters.len() >= 5, "{rendered}");
+    let documented = read("docs/dead-letters.md");
+    let documented = &documented[documented.find("Reasons:").unwrap()..];
+    for reason in dead_letters {
+        assert!(documented.contains(&format!("`{reason}`")), "no record is refused as {reason}");
+    }
+    let retries = reasons("geofold_elasticsearch_retries_total");
+    assert!(retries.len() >= 4, "{rendered}");
+    let status =
+        |status| CallError::Status { status, kind: String::new(), reason: String::new(), retry_after: None };
+    let possible = [
+        status(429).label(),
+        status(503).label(),
+        CallError::Connection(String::new()).label(),
+        CallError::Timeout(Duration::ZERO).label(),
+    ];
+    for reason in retries {
+        assert!(possible.contains(&reason.as_str()), "no call fails as {reason}");
+    }
 }
 
 fn promtool(arguments: &[&str], input: &str) {
