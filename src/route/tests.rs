@@ -23,7 +23,7 @@ use crate::support::config::{RouteConfig, WithoutLocation};
 use crate::support::telemetry::route::{Retried, RouteMetrics, SentLabel};
 use crate::testkit::embedded::elasticsearch::{FaultPlan, Standin, StandinOptions};
 
-const LIMIT: Duration = Duration::from_secs(10);
+const LIMIT: Duration = Duration::from_secs(120);
 
 struct Rig {
     standin: Standin,

@@ -7,7 +7,8 @@ use geofold::base::clock::BootClock;
 use geofold::io::elastic::http::{Auth, HttpElastic, HttpOptions};
 use serde_json::{Value, json};
 
-pub const LIMIT: Duration = Duration::from_secs(20);
+/// Of a request. On a busy machine a refresh has taken more than 20 s.
+pub const LIMIT: Duration = Duration::from_secs(300);
 pub const CONFLICT: (u16, &str) = (409, "version_conflict_engine_exception");
 pub const NO_INDEX: &str = "index_not_found_exception";
 

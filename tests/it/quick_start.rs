@@ -61,7 +61,7 @@ fn create_check_send_run_look_search_and_stop() {
     let mut worker = Command::new(env!("CARGO_BIN_EXE_geofold"));
     let worker = worker.args(["run", "--config"]).arg(&config).stdin(Stdio::null()).stderr(Stdio::null());
     let mut worker = worker.spawn().unwrap();
-    let http = reqwest::blocking::Client::builder().timeout(Duration::from_secs(10)).build().unwrap();
+    let http = reqwest::blocking::Client::builder().timeout(Duration::from_secs(120)).build().unwrap();
     let get = |path: &str| {
         let answer = http.get(format!("http://127.0.0.1:{port}{path}")).send().ok()?;
         Some((answer.status().as_u16(), answer.text().ok()?))

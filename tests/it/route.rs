@@ -65,7 +65,7 @@ impl Router {
     fn unready(world: Standins, text: &str, env: &[(&str, &str)]) -> Self {
         let config = world.folder.path().join("route.toml");
         std::fs::write(&config, text).unwrap();
-        let client = Client::builder().timeout(Duration::from_secs(30)).build().unwrap();
+        let client = Client::builder().timeout(Duration::from_secs(120)).build().unwrap();
         for (id, lat, lon) in PLACES {
             let located = Command::new(GEOFOLD)
                 .args(["shards", "locate", &lat.to_string(), &lon.to_string(), "--json", "--config"])

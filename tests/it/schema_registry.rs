@@ -220,7 +220,7 @@ impl World {
     }
 
     fn get(&self, path: &str) -> Option<(u16, String)> {
-        let http = reqwest::blocking::Client::builder().timeout(Duration::from_secs(10)).build().unwrap();
+        let http = reqwest::blocking::Client::builder().timeout(Duration::from_secs(120)).build().unwrap();
         let answer = http.get(format!("http://{}{path}", self.admin)).send().ok()?;
         Some((answer.status().as_u16(), answer.text().ok()?))
     }

@@ -50,7 +50,8 @@ impl Watcher {
         let indices: Vec<String> = map.shards().iter().map(|shard| format!("{name}-{shard}")).collect();
         let search = format!("{elasticsearch}/{}/_search", indices.join(","));
         let thread = std::thread::spawn(move || {
-            let http = reqwest::blocking::Client::builder().timeout(Duration::from_secs(30)).build().unwrap();
+            let http =
+                reqwest::blocking::Client::builder().timeout(Duration::from_secs(120)).build().unwrap();
             let (mut states, mut generation, mut looks) = (Vec::new(), 0, 0);
             while !told.load(SeqCst) {
                 // A server that is dead or recovering says nothing about documents.

@@ -45,7 +45,7 @@ impl Prometheus {
             .stderr(log)
             .spawn()
             .unwrap();
-        let http = reqwest::blocking::Client::builder().timeout(Duration::from_secs(10)).build().unwrap();
+        let http = reqwest::blocking::Client::builder().timeout(Duration::from_secs(120)).build().unwrap();
         let prometheus = Self { child, url: format!("http://127.0.0.1:{port}"), http, dir };
         wait_at_most("a Prometheus that is ready", TIMEOUT, || {
             prometheus

@@ -1,10 +1,8 @@
 //! The README's quick start, as a person would do it.
 
-use std::time::Duration;
-
 use serde_json::json;
 
-use crate::support::{World, WorldOptions, text, wait_at_most};
+use crate::support::{TIMEOUT, World, WorldOptions, text, wait_at_most};
 
 #[test]
 fn create_locate_send_run_and_search() {
@@ -45,11 +43,11 @@ fn create_locate_send_run_and_search() {
 
     let worker = world.worker();
     worker.wait_until_ready();
-    world.wait_until_committed(Duration::from_secs(30));
+    world.wait_until_committed(TIMEOUT);
     // What Elasticsearch shows by itself within its refresh interval.
     let query =
         json!({"query": {"geo_distance": {"distance": "5km", "location": {"lat": 48.8566, "lon": 2.3522}}}});
-    wait_at_most("the people in Paris", Duration::from_secs(10), || {
+    wait_at_most("the people in Paris", TIMEOUT, || {
         let answer = world.stack.ask("POST", &format!("/{index}/_search"), Some(query.clone()));
         let mut names: Vec<String> = answer["hits"]["hits"]
             .as_array()?

@@ -82,7 +82,7 @@ fn post(http: &reqwest::blocking::Client, url: &str, body: &Value) -> Result<Val
 }
 
 fn client() -> reqwest::blocking::Client {
-    reqwest::blocking::Client::builder().timeout(Duration::from_secs(30)).build().unwrap()
+    reqwest::blocking::Client::builder().timeout(Duration::from_secs(120)).build().unwrap()
 }
 
 fn query(person: &Person) -> Value {

@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    const TIMEOUT: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(120);
 
     /// A member of a new group, with its partition, and how long that took.
     fn member(broker: &EmbeddedBroker) -> (BaseConsumer, Duration) {

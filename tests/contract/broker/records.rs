@@ -99,8 +99,8 @@ fn a_topic_is_described_and_a_missing_one_is_missing(broker: &Broker) {
     let topic = broker.create_topic(3);
     let client: BaseConsumer = broker.client().create().unwrap();
     // The broker may learn of a topic after the controller has acknowledged it.
-    let facts = wait_for("the topic", || topic_facts(client.client(), &topic, Duration::from_secs(20)).ok());
+    let facts = wait_for("the topic", || topic_facts(client.client(), &topic, Duration::from_secs(300)).ok());
     assert_eq!(facts.partitions, 3);
-    let missing = topic_facts(client.client(), &broker.name("missing"), Duration::from_secs(20));
+    let missing = topic_facts(client.client(), &broker.name("missing"), Duration::from_secs(300));
     assert!(matches!(missing, Err(TopicFactsError::Missing)), "{missing:?}");
 }

@@ -176,7 +176,7 @@ policy = "stop"
             name: name.to_owned(),
             old,
             new,
-            http: reqwest::blocking::Client::builder().timeout(Duration::from_secs(30)).build().unwrap(),
+            http: reqwest::blocking::Client::builder().timeout(Duration::from_secs(120)).build().unwrap(),
             partitioner: "murmur2_random",
             environment: Vec::new(),
         };

@@ -18,7 +18,7 @@ const OTHER_FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/route/t
 fn trusting(folder: &str) -> ClientBuilder {
     let pem = std::fs::read(format!("{folder}/authority.pem")).unwrap();
     Client::builder()
-        .timeout(Duration::from_secs(30))
+        .timeout(Duration::from_secs(120))
         .no_proxy()
         .tls_built_in_root_certs(false)
         .add_root_certificate(Certificate::from_pem(&pem).unwrap())

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::support::{TIMEOUT, World, wait_at_most};
 
 /// Searches on a busy machine may take long; a hang is a failure.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The binary that routes: the one under test, or an optimized one of the same commit (`GEOFOLD_WORKER_BINARY`).
 fn binary() -> std::ffi::OsString {
@@ -135,7 +135,7 @@ impl Router {
     }
 
     pub fn wait_until_ready(&self) {
-        let http = Client::builder().timeout(Duration::from_secs(10)).build().unwrap();
+        let http = Client::builder().timeout(Duration::from_secs(120)).build().unwrap();
         wait_at_most("a ready router", TIMEOUT, || {
             if let Some(status) = self.child.lock().unwrap().try_wait().unwrap() {
                 panic!("the router ended: {status}\n{}", self.log());

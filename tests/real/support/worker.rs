@@ -40,7 +40,7 @@ impl Worker {
             .stderr(file)
             .spawn()
             .unwrap();
-        let http = reqwest::blocking::Client::builder().timeout(Duration::from_secs(10)).build().unwrap();
+        let http = reqwest::blocking::Client::builder().timeout(Duration::from_secs(120)).build().unwrap();
         Self { child, log, admin: format!("http://127.0.0.1:{admin_port}"), http }
     }
 

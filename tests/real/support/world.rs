@@ -433,7 +433,7 @@ impl World {
     /// Where each partition of a topic ends.
     pub fn ends(&self, topic: &str, partitions: i32) -> BTreeMap<i32, i64> {
         let consumer: BaseConsumer = self.client().create().unwrap();
-        let timeout = Duration::from_secs(60);
+        let timeout = Duration::from_secs(300);
         let end = |partition| consumer.fetch_watermarks(topic, partition, timeout).unwrap().1;
         (0..partitions).map(|partition| (partition, end(partition))).collect()
     }
@@ -476,7 +476,7 @@ impl World {
         // Its commits would be events of their own, for which a poll gives no record.
         client.set("group.id", "reader").set("enable.auto.commit", "false");
         let consumer: BaseConsumer = client.create().unwrap();
-        let timeout = Duration::from_secs(60);
+        let timeout = Duration::from_secs(300);
         for partition in 0..partitions {
             let (begin, end) = consumer.fetch_watermarks(topic, partition, timeout).unwrap();
             let mut list = TopicPartitionList::new();

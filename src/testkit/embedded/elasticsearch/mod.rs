@@ -299,7 +299,7 @@ mod tests {
     use crate::io::elastic::{BulkOp, CallError, Elastic, Get, GetAnswer, Index, WriteCondition};
     use crate::testkit::testing::id;
 
-    const LIMIT: Duration = Duration::from_secs(5);
+    const LIMIT: Duration = Duration::from_secs(60);
 
     #[derive(Debug, Default)]
     struct HandClock(Mutex<Duration>);

@@ -118,7 +118,7 @@ impl Proxy {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let shared = Arc::new(Shared {
             upstream: upstream.to_owned(),
-            http: reqwest::blocking::Client::builder().timeout(Duration::from_secs(60)).build().unwrap(),
+            http: reqwest::blocking::Client::builder().timeout(Duration::from_secs(300)).build().unwrap(),
             faults: Mutex::default(),
             random: Mutex::new(Random::new(seed)),
             held_begun: AtomicU64::new(0),
