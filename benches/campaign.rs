@@ -114,6 +114,7 @@ async fn make(store: &CampaignStore, list: List) -> i64 {
         chunk: list.chunk,
         rate: None,
         every: None,
+        request: None,
         may_be_empty: false,
     };
     let id = store.create(&new).await.unwrap().unwrap();

@@ -13,7 +13,9 @@ use tokio_util::sync::CancellationToken;
 use super::{ConfigArgs, Failure, connect, reload, signals};
 use crate::base::retry::RetryPolicy;
 use crate::io::database::Database;
-use crate::ops::admin::{self};
+use crate::ops::admin;
+use crate::ops::campaign::http::CampaignRoutes;
+use crate::ops::campaign::store::CampaignStore;
 use crate::ops::tally::collect::http::{self, CloudState};
 use crate::ops::tally::collect::store::CountStore;
 use crate::ops::tally::collect::{Allowances, Collector, DATABASE, Notifier};
@@ -29,7 +31,8 @@ const MAX_SILENCE: Duration = Duration::from_secs(120);
 ///
 /// Workers with [tally] send changes of counts to the topic of increments; collectors apply each exactly once to
 /// [database] and take over from each other within seconds. SIGTERM or SIGINT: steps down and exits with 0; kill -9 is
-/// safe. SIGHUP (or a change of the file with reload.interval) reloads log.filter.
+/// safe. SIGHUP (or a change of the file with reload.interval) reloads log.filter. With campaigns.bearer_token it also takes
+/// campaigns by HTTP (docs/campaigns.md).
 ///
 /// An invalid increment, or increments deleted before they were merged, end it with exit code 1 and instructions, since
 /// counts need every increment.
@@ -67,14 +70,23 @@ pub(super) async fn collect(args: CollectArgs) -> Result<ExitCode, Failure> {
     let admin_stop = CancellationToken::new();
     let state =
         CloudState::new(reader, config.collector.top, metrics.clone(), health.clone(), admin_stop.clone());
-    let (_, server) =
-        admin::serve(config.collector.listen, http::routes(state), admin_stop.clone(), &supervisor).await?;
+    let campaigns = CampaignRoutes::new(&config, &supervisor, stop.clone());
+    let mut routes = http::routes(state);
+    if let Some(campaigns) = &campaigns {
+        routes = routes.merge(campaigns.routes());
+    }
+    let (_, server) = admin::serve(config.collector.listen, routes, admin_stop.clone(), &supervisor).await?;
 
     let allowances =
         Allowances { skip: args.skip.into_iter().collect::<BTreeSet<_>>(), accept_loss: args.accept_loss };
     let told = stop.clone();
     let work = async {
         let Some(database) = open(&config, &health, &stop).await? else { return Ok(()) };
+        if let Some(campaigns) = campaigns {
+            let store = CampaignStore::new(database.clone());
+            store.prepare().await?;
+            campaigns.open(store);
+        }
         let notifier = Notifier::start(&config, metrics.clone(), &supervisor)
             .map_err(|error| anyhow!("could not create the kafka producer: {error}; check [kafka]"))
             .map_err(Failure::usage)?;
@@ -95,7 +107,7 @@ pub(super) async fn collect(args: CollectArgs) -> Result<ExitCode, Failure> {
     let result: Result<(), Failure> =
         lost.or_else_stop(&told, work).await.unwrap_or_else(|lost| Err(lost.into()));
     admin_stop.cancel();
-    // The server is read-only; its result does not matter at exit.
+    // What it was asked is answered or given up; its result does not matter at exit.
     let _ = server.await;
     if result.is_ok() {
         tracing::info!("geofold collect ends");

@@ -126,6 +126,7 @@ pub(super) async fn create(args: CreateCampaignArgs) -> Result<ExitCode, Failure
         chunk: args.chunk.unwrap_or(config.campaigns.chunk_size),
         rate: args.rate.map(NonZeroU32::get),
         every: None,
+        request: None,
         may_be_empty: args.yes,
     };
     let elastic = connect::patient_elasticsearch(&config)?;

@@ -49,10 +49,11 @@ pub(super) struct RunCampaignArgs {
     id: i64,
 }
 
-/// Create and run the campaigns in [[campaigns.periodic]] at the start of each period.
+/// Create and run the campaigns in [[campaigns.periodic]] at the start of each period; run those that requests have made.
 ///
 /// Run two for availability: each period has one campaign, shared by all. While the last campaign of a name is not
-/// over, none is added. The last five finished are kept. SIGTERM or SIGINT: ends like `campaign run`, with exit code 0.
+/// over, none is added. The last five finished are kept. With campaigns.bearer_token, campaigns made by requests to a
+/// collector (docs/campaigns.md) are run too, and forgotten a week after their end. SIGTERM or SIGINT: ends like `campaign run`, with exit code 0.
 /// SIGHUP (or a change of the file with reload.interval): log.filter is reloaded; added campaigns wait for a restart.
 #[derive(Debug, Args)]
 pub(super) struct WatchArgs {
@@ -223,13 +224,17 @@ pub(super) async fn watch(args: WatchArgs) -> Result<ExitCode, Failure> {
                 chunk: config.campaigns.chunk_size,
                 rate: periodic.rate,
                 every: Some(periodic.interval),
+                request: None,
             };
             Ok(ScheduledCampaign { new, selection })
         })
         .collect();
     let periodic = periodic?;
-    if periodic.is_empty() {
-        return Err(Failure::usage(anyhow!("there is nothing to watch; add [[campaigns.periodic]]")));
+    let takes_requests = config.campaigns.bearer_token.is_some();
+    if periodic.is_empty() && !takes_requests {
+        return Err(Failure::usage(anyhow!(
+            "there is nothing to watch; add [[campaigns.periodic]], or campaigns.bearer_token for requests to a collector"
+        )));
     }
     for periodic in &config.campaigns.periodic {
         super::carries(&config, periodic.action)?;
@@ -247,7 +252,11 @@ pub(super) async fn watch(args: WatchArgs) -> Result<ExitCode, Failure> {
         retry: RetryPolicy { initial: config.retry.initial_backoff, max: config.retry.max_backoff },
     };
     tracing::info!(runner = runner.name(), campaigns = periodic.len(), "geofold campaign watch begins");
-    let watching = try_join_all(periodic.iter().map(|periodic| watch.run(periodic, &stop)));
+    let watching = async {
+        let scheduled = try_join_all(periodic.iter().map(|periodic| watch.run(periodic, &stop)));
+        let requested = async { if takes_requests { watch.run_requested(&stop).await } else { Ok(()) } };
+        futures::try_join!(scheduled, requested)
+    };
     lost.or_else_stop(&stop, watching).await??;
     store.close().await;
     tracing::info!("geofold campaign watch ends");

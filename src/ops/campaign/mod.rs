@@ -25,10 +25,12 @@
 //! | `create.rs` | from a selection to a campaign that is whole or not there |
 //! | `produce.rs` | the records of one chunk, acknowledged |
 //! | `run/` | a runner |
-//! | `watch.rs` | campaigns that are made every so often |
+//! | `watch.rs` | campaigns that are made every so often, and those that requests have made |
+//! | `http.rs` | requests that make and control campaigns |
 
 pub mod chunk;
 pub mod create;
+pub mod http;
 pub mod intake;
 pub mod next;
 pub mod produce;

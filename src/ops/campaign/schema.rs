@@ -27,11 +27,12 @@ pub(super) use timed;
 /// The tables of campaigns.
 pub(super) const MIGRATIONS: Migrations = Migrations {
     tables: "campaigns",
-    steps: &[SchemaStep {
-        name: "campaigns, their chunks, leases and failures",
-        statements: &[
-            Sql {
-                postgres: "CREATE TABLE campaign (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, \
+    steps: &[
+        SchemaStep {
+            name: "campaigns, their chunks, leases and failures",
+            statements: &[
+                Sql {
+                    postgres: "CREATE TABLE campaign (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, \
                            name text NOT NULL, action text NOT NULL, topic text NOT NULL, selection text NOT NULL, \
                            state text NOT NULL, chunk bigint NOT NULL, tokens bigint NOT NULL DEFAULT 0, \
                            next_token bigint NOT NULL DEFAULT 1, ids bigint NOT NULL DEFAULT 0, \
@@ -41,7 +42,7 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
                            ended bigint NOT NULL DEFAULT 0, window_start bigint NOT NULL DEFAULT 0, \
                            window_ids bigint NOT NULL DEFAULT 0, window_rate bigint NOT NULL DEFAULT 0, \
                            periodic text, period bigint, UNIQUE (periodic, period))",
-                sqlite: "CREATE TABLE campaign (id integer PRIMARY KEY AUTOINCREMENT, \
+                    sqlite: "CREATE TABLE campaign (id integer PRIMARY KEY AUTOINCREMENT, \
                          name text NOT NULL, action text NOT NULL, topic text NOT NULL, selection text NOT NULL, \
                          state text NOT NULL, chunk bigint NOT NULL, tokens bigint NOT NULL DEFAULT 0, \
                          next_token bigint NOT NULL DEFAULT 1, ids bigint NOT NULL DEFAULT 0, \
@@ -51,35 +52,49 @@ pub(super) const MIGRATIONS: Migrations = Migrations {
                          ended bigint NOT NULL DEFAULT 0, window_start bigint NOT NULL DEFAULT 0, \
                          window_ids bigint NOT NULL DEFAULT 0, window_rate bigint NOT NULL DEFAULT 0, \
                          periodic text, period bigint, UNIQUE (periodic, period))",
-            },
-            Sql {
-                postgres: "CREATE TABLE campaign_chunk (campaign bigint NOT NULL, token bigint NOT NULL, \
+                },
+                Sql {
+                    postgres: "CREATE TABLE campaign_chunk (campaign bigint NOT NULL, token bigint NOT NULL, \
                            ids bytea NOT NULL, PRIMARY KEY (campaign, token))",
-                sqlite: "CREATE TABLE campaign_chunk (campaign bigint NOT NULL, token bigint NOT NULL, \
+                    sqlite: "CREATE TABLE campaign_chunk (campaign bigint NOT NULL, token bigint NOT NULL, \
                          ids blob NOT NULL, PRIMARY KEY (campaign, token))",
-            },
-            Sql {
-                postgres: "CREATE TABLE campaign_lease (campaign bigint NOT NULL, token bigint NOT NULL, \
+                },
+                Sql {
+                    postgres: "CREATE TABLE campaign_lease (campaign bigint NOT NULL, token bigint NOT NULL, \
                            runner text NOT NULL, fence bigint NOT NULL, expires bigint NOT NULL, \
                            PRIMARY KEY (campaign, token))",
-                sqlite: "CREATE TABLE campaign_lease (campaign bigint NOT NULL, token bigint NOT NULL, \
+                    sqlite: "CREATE TABLE campaign_lease (campaign bigint NOT NULL, token bigint NOT NULL, \
                          runner text NOT NULL, fence bigint NOT NULL, expires bigint NOT NULL, \
                          PRIMARY KEY (campaign, token))",
-            },
-            Sql {
-                postgres: "CREATE INDEX campaign_lease_by_expiry ON campaign_lease (campaign, expires)",
-                sqlite: "CREATE INDEX campaign_lease_by_expiry ON campaign_lease (campaign, expires)",
-            },
-            Sql {
-                postgres: "CREATE TABLE campaign_failed (number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, \
+                },
+                Sql {
+                    postgres: "CREATE INDEX campaign_lease_by_expiry ON campaign_lease (campaign, expires)",
+                    sqlite: "CREATE INDEX campaign_lease_by_expiry ON campaign_lease (campaign, expires)",
+                },
+                Sql {
+                    postgres: "CREATE TABLE campaign_failed (number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, \
                            campaign bigint NOT NULL, id bytea NOT NULL, reason text NOT NULL)",
-                sqlite: "CREATE TABLE campaign_failed (number integer PRIMARY KEY AUTOINCREMENT, \
+                    sqlite: "CREATE TABLE campaign_failed (number integer PRIMARY KEY AUTOINCREMENT, \
                          campaign bigint NOT NULL, id blob NOT NULL, reason text NOT NULL)",
-            },
-            Sql {
-                postgres: "CREATE INDEX campaign_failed_by_campaign ON campaign_failed (campaign, number)",
-                sqlite: "CREATE INDEX campaign_failed_by_campaign ON campaign_failed (campaign, number)",
-            },
-        ],
-    }],
+                },
+                Sql {
+                    postgres: "CREATE INDEX campaign_failed_by_campaign ON campaign_failed (campaign, number)",
+                    sqlite: "CREATE INDEX campaign_failed_by_campaign ON campaign_failed (campaign, number)",
+                },
+            ],
+        },
+        SchemaStep {
+            name: "the key of the request that made a campaign",
+            statements: &[
+                Sql {
+                    postgres: "ALTER TABLE campaign ADD COLUMN request text",
+                    sqlite: "ALTER TABLE campaign ADD COLUMN request text",
+                },
+                Sql {
+                    postgres: "CREATE UNIQUE INDEX campaign_by_request ON campaign (request)",
+                    sqlite: "CREATE UNIQUE INDEX campaign_by_request ON campaign (request)",
+                },
+            ],
+        },
+    ],
 };

@@ -134,7 +134,7 @@ pub async fn select(
     selection: &Selection,
     timeout: Duration,
     intake: &mut Intake,
-    told: &dyn Fn(u64),
+    told: &(dyn Fn(u64) + Sync),
 ) -> Result<(), SelectError> {
     let indices = match selection {
         Selection::All | Selection::Shards(_) => vec![Index::Placements],

@@ -55,6 +55,8 @@ pub struct NewCampaign {
     pub rate: Option<u32>,
     /// If it is one of those that are made every so often: how often. Their name is unique then in each such period.
     pub every: Option<Duration>,
+    /// If a request made it: that request's key, which no other campaign has. `campaign watch` runs these.
+    pub request: Option<String>,
     /// Whether it may have no ids at all.
     pub may_be_empty: bool,
 }
@@ -129,10 +131,10 @@ pub struct CampaignStore {
 }
 
 const CREATE: Sql = timed!(
-    "INSERT INTO campaign (name, action, topic, selection, state, chunk, rate, created, beat) \
-     VALUES ($1, $2, $3, $4, 'creating', $5, $6, ",
+    "INSERT INTO campaign (name, action, topic, selection, state, chunk, rate, request, created, beat) \
+     VALUES ($1, $2, $3, $4, 'creating', $5, $6, NULLIF($7, ''), ",
     ", ",
-    ") RETURNING id"
+    ") ON CONFLICT (request) DO NOTHING RETURNING id"
 );
 
 /// Creates a period's campaign, if there is none and the previous one is over.
@@ -152,6 +154,18 @@ const GIVE_UP_BROKEN_OFF: Sql = timed!(
     " - $2"
 );
 
+/// The same of a request: its key is free for its repetition.
+const GIVE_UP_BROKEN_OFF_REQUEST: Sql = timed!(
+    "UPDATE campaign SET state = 'cancelled', request = NULL, ended = ",
+    " WHERE request = $1 AND state = 'creating' AND beat < ",
+    " - $2"
+);
+
+const REQUESTED_AND_OVER: Sql = timed!(
+    "SELECT id FROM campaign WHERE request IS NOT NULL AND state IN ('cancelled', 'done') AND ended < ",
+    " - $1 ORDER BY id"
+);
+
 const APPEND: Sql = timed!(
     "UPDATE campaign SET tokens = tokens + $2, ids = ids + $3, beat = ",
     " WHERE id = $1 AND state = 'creating' RETURNING tokens"
@@ -162,7 +176,7 @@ const BEAT: Sql = timed!("UPDATE campaign SET beat = ", " WHERE id = $1 AND stat
 const SEAL: Sql = timed!("UPDATE campaign SET state = $2, beat = ", " WHERE id = $1 AND state = 'creating'");
 
 const GIVE_UP: Sql = timed!(
-    "UPDATE campaign SET state = 'cancelled', period = NULL, ended = ",
+    "UPDATE campaign SET state = 'cancelled', period = NULL, request = NULL, ended = ",
     " WHERE id = $1 AND state = 'creating'"
 );
 
@@ -204,7 +218,7 @@ impl CampaignStore {
     }
 
     /// Begins a campaign without ids; no runner touches it until [`CampaignStore::seal`]. `None`: the period has one, or the last one
-    /// of this name is not over.
+    /// of this name is not over, or the request has made one before.
     pub async fn create(&self, new: &NewCampaign) -> Result<Option<i64>, DatabaseError> {
         let mut transaction = self.database.begin("making a campaign").await?;
         let mut values = vec![
@@ -216,7 +230,13 @@ impl CampaignStore {
             SqlValue::Int(new.rate.unwrap_or(0).min(MAX_RATE).into()),
         ];
         let rows = match new.every {
-            None => transaction.rows(CREATE, &values).await?,
+            None => {
+                let request = new.request.as_deref().unwrap_or_default();
+                let broken_off = [SqlValue::Text(request), SqlValue::Int(micros(BROKEN_OFF))];
+                transaction.execute(GIVE_UP_BROKEN_OFF_REQUEST, &broken_off).await?;
+                values.push(SqlValue::Text(request));
+                transaction.rows(CREATE, &values).await?
+            }
             Some(every) => {
                 transaction.lock(Lock::Campaign).await?;
                 let broken_off = [SqlValue::Text(&new.name), SqlValue::Int(micros(BROKEN_OFF))];
@@ -424,9 +444,39 @@ impl CampaignStore {
 
     /// Campaigns of this periodic name, the oldest first: number and state.
     pub async fn of_periodic(&self, name: &str) -> Result<Vec<(i64, CampaignState)>, DatabaseError> {
-        let mut transaction = self.database.read("looking at campaigns").await?;
         let sql = "SELECT id, state FROM campaign WHERE periodic = $1 ORDER BY id";
-        let rows = transaction.rows(sql, &[SqlValue::Text(name)]).await?;
+        self.states(sql, &[SqlValue::Text(name)]).await
+    }
+
+    /// The campaign that the request with this key has made.
+    pub async fn of_request(&self, key: &str) -> Result<Option<i64>, DatabaseError> {
+        let sql = "SELECT id, state FROM campaign WHERE request = $1";
+        Ok(self.states(sql, &[SqlValue::Text(key)]).await?.pop().map(|(id, _)| id))
+    }
+
+    /// Campaigns for this topic that requests have made and that have work left, the oldest first.
+    pub async fn requested(&self, topic: &str) -> Result<Vec<i64>, DatabaseError> {
+        let sql = "SELECT id, state FROM campaign WHERE request IS NOT NULL AND state = 'ready' AND topic = $1 ORDER BY id";
+        Ok(self.states(sql, &[SqlValue::Text(topic)]).await?.into_iter().map(|(id, _)| id).collect())
+    }
+
+    /// Campaigns that requests have made and that were over so long ago, the oldest first.
+    pub async fn requested_and_over(&self, since: Duration) -> Result<Vec<i64>, DatabaseError> {
+        let mut transaction = self.database.read("looking at campaigns").await?;
+        let rows = transaction.rows(REQUESTED_AND_OVER, &[SqlValue::Int(micros(since))]).await?;
+        let found = rows.iter().map(|row| transaction.cell(row.int(0))).collect();
+        transaction.rollback().await?;
+        found
+    }
+
+    /// Number and state of the campaigns that `sql` finds.
+    async fn states(
+        &self,
+        sql: &'static str,
+        values: &[SqlValue<'_>],
+    ) -> Result<Vec<(i64, CampaignState)>, DatabaseError> {
+        let mut transaction = self.database.read("looking at campaigns").await?;
+        let rows = transaction.rows(sql, values).await?;
         let read = |row: &DatabaseRow| {
             let state = word(&transaction, transaction.cell(row.text(1))?)?;
             Ok((transaction.cell(row.int(0))?, state))

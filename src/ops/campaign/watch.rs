@@ -1,10 +1,13 @@
-//! Campaigns that are made every so often: `[[campaigns.periodic]]`.
+//! Campaigns that are made every so often, `[[campaigns.periodic]]`, and those that requests have made.
 //!
 //! Any number of processes may watch; the database has one campaign of a name for each period, and everybody works on it.
 //! Periods are counted from 1970 by the database's clock. While the last campaign of a name is not over, none is added.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use tokio_util::sync::CancellationToken;
 
 use super::CampaignState;
@@ -19,6 +22,11 @@ use crate::io::elastic::Elastic;
 pub const LOOK: Duration = Duration::from_secs(5);
 /// Campaigns of a name that are kept when they are over.
 const KEPT_CAMPAIGNS: usize = 5;
+
+/// Campaigns made by requests are kept for so long when they are over.
+const KEPT_REQUESTED: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Campaigns made by requests that a process works on at the same time; others wait.
+const REQUESTED_AT_ONCE: usize = 8;
 
 /// A campaign that is made every so often.
 #[derive(Debug, Clone)]
@@ -73,6 +81,70 @@ impl Watch<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Works on campaigns that requests have made, until `stop`; one that is paused is left. Others run meanwhile.
+    ///
+    /// # Errors
+    /// As [`Watch::run`].
+    pub async fn run_requested(&self, stop: &CancellationToken) -> Result<(), RunError> {
+        let mut delays = self.retry.delays();
+        let mut stops = BTreeMap::<i64, CancellationToken>::new();
+        let mut at_work = FuturesUnordered::new();
+        let mut pause = Duration::ZERO;
+        loop {
+            tokio::select! {
+                Some((id, ended)) = at_work.next() => {
+                    stops.remove(&id);
+                    match ended {
+                        Ok(ended) => tracing::info!(campaign = id, ?ended, "run"),
+                        // Removed meanwhile.
+                        Err(RunError::Store(CampaignStoreError::Unknown(_))) => {}
+                        Err(error) => return Err(error),
+                    }
+                    continue;
+                }
+                () = tokio::time::sleep(pause) => {}
+                () = stop.cancelled() => break,
+            }
+            match self.requested().await {
+                Ok(ready) => {
+                    delays = self.retry.delays();
+                    pause = LOOK;
+                    stops.iter().filter(|(id, _)| !ready.contains(id)).for_each(|(_, stop)| stop.cancel());
+                    for id in ready {
+                        if stops.len() == REQUESTED_AT_ONCE || stops.contains_key(&id) {
+                            continue;
+                        }
+                        let stop = stop.child_token();
+                        stops.insert(id, stop.clone());
+                        at_work.push(async move { (id, self.runner.run(id, &stop).await) });
+                    }
+                }
+                Err(error) if error.is_passing() => {
+                    pause = delays.next(None);
+                    tracing::warn!(%error, "looking again for campaigns made by requests");
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        // Each brings its chunk to an end.
+        while let Some((_, ended)) = at_work.next().await {
+            ended?;
+        }
+        Ok(())
+    }
+
+    /// Those that have work left. Old ones are forgotten.
+    async fn requested(&self) -> Result<Vec<i64>, CampaignStoreError> {
+        for id in self.store.requested_and_over(KEPT_REQUESTED).await? {
+            match self.store.remove(id).await {
+                // Another process did, or it was retried meanwhile.
+                Ok(()) | Err(CampaignStoreError::Unknown(_) | CampaignStoreError::Refused(..)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.store.requested(self.runner.topic()).await?)
     }
 
     async fn turn(&self, periodic: &ScheduledCampaign, stop: &CancellationToken) -> Result<(), RunError> {

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::byte_size::ByteSize;
+use super::secret::Secret;
 use crate::base::ids::ShardId;
 
 /// Ids in one chunk, at most.
@@ -24,11 +26,25 @@ pub struct CampaignsConfig {
     pub chunk_size: u32,
     /// Campaigns that `geofold campaign watch` makes and runs every so often.
     pub periodic: Vec<PeriodicCampaign>,
+    /// Bearer token of requests to a collector's `/campaigns`, given here or read from [`CampaignsConfig::bearer_token_file`].
+    /// Without it there is no such path.
+    pub bearer_token: Option<Secret>,
+    /// File with the token.
+    pub bearer_token_file: Option<PathBuf>,
+    /// Of a list in a request.
+    pub request_max_bytes: ByteSize,
 }
 
 impl Default for CampaignsConfig {
     fn default() -> Self {
-        Self { lease_duration: Duration::from_secs(30), chunk_size: 1_000, periodic: Vec::new() }
+        Self {
+            lease_duration: Duration::from_secs(30),
+            chunk_size: 1_000,
+            periodic: Vec::new(),
+            bearer_token: None,
+            bearer_token_file: None,
+            request_max_bytes: ByteSize::mib(64),
+        }
     }
 }
 

@@ -25,13 +25,14 @@ const PAIR: (&str, [&str; 2]) = ("documents.location", ["lat", "lon"]);
 pub(super) const REQUIRED: [&str; 3] = ["kafka.brokers", "kafka.topic", "elasticsearch.urls"];
 
 /// Keys whose value may be in a file named by `<key>_file`.
-pub(super) const SECRETS: [&str; 8] = [
+pub(super) const SECRETS: [&str; 9] = [
     "kafka.sasl_password",
     "elasticsearch.password",
     "elasticsearch.api_key",
     "source.password",
     "source.bearer_token",
     "database.password",
+    "campaigns.bearer_token",
     "schema_registry.password",
     "schema_registry.bearer_token",
 ];
@@ -160,6 +161,8 @@ fn with_every_key() -> Config {
     config.tally.topic = Some(text());
     config.database.password = secret();
     config.database.password_file = path();
+    config.campaigns.bearer_token = secret();
+    config.campaigns.bearer_token_file = path();
     config.database.ca_file = path();
     config.collector.group_id = Some(text());
     config.collector.notify_topic = Some(text());

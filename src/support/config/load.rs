@@ -322,6 +322,7 @@ impl Loader<'_> {
             &mut config.source.bearer_token_file,
             &mut config.source.ca_file,
             &mut config.database.password_file,
+            &mut config.campaigns.bearer_token_file,
             &mut config.database.ca_file,
         ];
         for path in optional.into_iter().flatten().chain([&mut config.geoshards.map]) {

@@ -98,6 +98,7 @@ fn commented_out_keys_have_values_of_the_right_type() {
         ("SOURCE_TOKEN", "f"),
         ("REGISTRY_PASSWORD", "g"),
         ("REGISTRY_TOKEN", "h"),
+        ("CAMPAIGNS_TOKEN", "i"),
     ];
     let config = load(&text, &variables).unwrap();
     assert_eq!(config.kafka.sasl_mechanism, Some(SaslMechanism::ScramSha512));

@@ -98,6 +98,11 @@ impl Runner {
         &self.name
     }
 
+    /// The topic that it sends to.
+    pub fn topic(&self) -> &str {
+        &self.topic
+    }
+
     /// Works on a campaign until nothing is left of it, or until `stop`: then the chunk at work is brought to its end first.
     ///
     /// # Errors
@@ -228,8 +233,8 @@ impl Runner {
     }
 }
 
-/// A name that no other process has: machine, process, and when it began.
-fn name() -> String {
+/// A name that no other process has, nor this one: machine, process, and now.
+pub(super) fn name() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
     format!("{}-{}-{now:x}", host.trim(), std::process::id())

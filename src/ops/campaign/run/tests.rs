@@ -17,8 +17,10 @@ use crate::core::placement::Placement;
 use crate::io::database::tests::{Fresh, each};
 use crate::io::elastic::{BulkOp, Elastic, Index, WriteCondition};
 use crate::io::send::Destinations;
-use crate::ops::campaign::chunk;
+use crate::ops::campaign::create::SortOptions;
 use crate::ops::campaign::store::NewCampaign;
+use crate::ops::campaign::watch::Watch;
+use crate::ops::campaign::{Command, chunk};
 use crate::support::config::Config;
 use crate::testkit::embedded::broker::EmbeddedBroker;
 use crate::testkit::testing::{MemoryElastic, six_faces};
@@ -68,6 +70,7 @@ impl Rig {
             chunk: 3,
             rate,
             every: None,
+            request: None,
         };
         let id = self.store.create(&new).await.unwrap().unwrap();
         for ids in chunks {
@@ -105,6 +108,13 @@ impl Rig {
         }
         keys.sort();
         keys
+    }
+
+    /// Changes the database behind the store's back.
+    async fn execute(&self, sql: String) {
+        let mut transaction = self.store.database.begin("meddling").await.unwrap();
+        transaction.execute(Box::leak(sql.into_boxed_str()) as &'static str, &[]).await.unwrap();
+        transaction.commit().await.unwrap();
     }
 
     async fn until(
@@ -247,4 +257,49 @@ async fn a_campaign_for_another_topic_is_not_run() {
     let unknown = runner.run(999, &stop).await.unwrap_err();
     assert!(unknown.to_string().contains("campaign 999 does not exist"), "{unknown}");
     assert_eq!(rig.keys(), [""; 0]);
+}
+
+#[tokio::test]
+async fn watchers_run_what_requests_have_made_leave_what_is_paused_and_forget_what_is_old() {
+    let rig = Rig::new().await;
+    let made = async |key: &str, ids: &[&[u8]]| {
+        let id = rig.campaign(TOPIC, None, &[ids]).await;
+        rig.execute(format!("UPDATE campaign SET request = '{key}' WHERE id = {id}")).await;
+        id
+    };
+    let (first, second, paused) =
+        (made("k1", &[b"a", b"b"]).await, made("k2", &[b"c"]).await, made("k3", &[b"d"]).await);
+    let by_hand = rig.campaign(TOPIC, None, &[&[b"e"]]).await;
+    rig.store.execute(paused, Command::Pause).await.unwrap();
+    let (runner, stop) = (rig.runner(PATIENCE).await, CancellationToken::new());
+    let watch = Watch {
+        store: &rig.store,
+        runner: &runner,
+        elastic: &*rig.elastic,
+        prefix: "geofold",
+        timeout: PATIENCE,
+        sort_options: SortOptions { folder: std::env::temp_dir(), memory: 1 << 20 },
+        retry: RetryPolicy { initial: Duration::from_millis(10), max: Duration::from_millis(100) },
+    };
+    let ending = async {
+        for id in [first, second] {
+            rig.until("a campaign of a request", id, |status| status.state == CampaignState::Done).await;
+        }
+        stop.cancel();
+    };
+    let (watched, ()) = futures::join!(watch.run_requested(&stop), ending);
+    watched.unwrap();
+    assert_eq!(rig.keys(), ["a", "b", "c"], "not what is paused, nor what nobody asked to be run");
+    assert_eq!(rig.store.status(by_hand).await.unwrap().state, CampaignState::Ready);
+    // A week later.
+    rig.execute(format!("UPDATE campaign SET ended = ended - 8 * 86400 * 1000000 WHERE id = {first}")).await;
+    let stop = CancellationToken::new();
+    let (watched, ()) = futures::join!(watch.run_requested(&stop), async {
+        while rig.store.status(first).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+        stop.cancel();
+    });
+    watched.unwrap();
+    assert!(rig.store.status(second).await.is_ok());
 }

@@ -36,6 +36,7 @@ fn new(chunk: u32) -> NewCampaign {
         chunk,
         rate: None,
         every: None,
+        request: None,
     }
 }
 

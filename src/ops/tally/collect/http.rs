@@ -113,6 +113,7 @@ async fn index() -> &'static str {
     "geofold collector\n\n\
      /cloud?facet=NAME&top=N  the values that most documents have, as JSON\n\
      /cloud/stream            server-sent events: one for each version of the counts\n\
+     /campaigns               campaigns, with campaigns.bearer_token (docs/campaigns.md)\n\
      /metrics                 for Prometheus\n\
      /healthz  /readyz        for probes\n"
 }

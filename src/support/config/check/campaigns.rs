@@ -30,6 +30,7 @@ pub(super) fn check(findings: &mut Findings, config: &Config) {
         let count = campaigns.periodic.len();
         findings.error(PERIODIC, format!("{count} campaigns; {MAX_PERIODIC} are the most"));
     }
+    findings.not_empty("campaigns.bearer_token", campaigns.bearer_token.as_ref());
     let mut names = BTreeSet::new();
     for periodic in &campaigns.periodic {
         let name = &periodic.name;
