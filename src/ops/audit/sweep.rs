@@ -1,7 +1,7 @@
 //! Removes placements of deleted documents once no zombie can act on an earlier state (protocol, "Deleted documents").
 //!
-//! A placement has no date, and needs none: its index counts its writes. From time to time a **mark** is stored in the meta
-//! index: that count, and the partitions' end offsets. Later the mark also records when all of these offsets were seen
+//! A placement has no date, and needs none: each shard of its index counts its writes. From time to time a **mark** is stored in the
+//! meta index: the lowest of these counts, and the partitions' end offsets. Later the mark also records when all of these offsets were seen
 //! committed. ⚠ Placements below a mark are removed `placements.deleted_retention` after that: a zombie that was assigned a
 //! partition before the commit would read old records and find no placement. A placement is removed only if no copy exists
 //! where it says one may be, and by compare-and-set: a concurrent write of the placement wins.
@@ -10,6 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::gather::Suspect;
 use super::{Audit, AuditError};
@@ -37,7 +38,8 @@ pub trait OffsetLog: Send + Sync {
 struct Mark {
     /// When; seconds since 1970.
     at: u64,
-    /// Count of placement writes at the mark: writes with a lower `_seq_no` came before.
+    /// Count of placement writes at the mark, in the shard that had counted least: in every shard, writes with a lower `_seq_no`
+    /// came before.
     writes: u64,
     /// So did all records below these offsets.
     ends: OffsetFloor,
@@ -168,7 +170,7 @@ async fn read(
     }
 }
 
-/// The placements index's UUID and the number of writes that all of its shards have durably counted: writes lost when a primary
+/// The placements index's UUID and the number of writes that each of its shards has durably counted: writes lost when a primary
 /// is replaced are not included.
 async fn count_of_writes(
     elastic: &dyn Elastic,
@@ -177,26 +179,44 @@ async fn count_of_writes(
 ) -> Result<(String, u64), AuditError> {
     let doing = "ask how far the placements index has counted its writes";
     let name = Index::Placements.name(prefix);
-    let path = format!("/{name}/_stats/docs?level=shards");
-    let call = AdminCall { method: Method::Get, path, body: None };
-    let answer = elastic.admin(call, timeout).await.map_err(|error| AuditError::Call { doing, error })?;
-    let unusable = |reason: &str| AuditError::Item { doing, reason: reason.to_owned() };
-    if answer.status != 200 {
-        return Err(AuditError::Item { doing, reason: crate::io::elastic::decode::reason(&answer) });
+    let ask = async |path: String| {
+        let call = AdminCall { method: Method::Get, path, body: None };
+        let answer = elastic.admin(call, timeout).await.map_err(|error| AuditError::Call { doing, error })?;
+        match answer.status {
+            200 => Ok(answer.body),
+            _ => Err(AuditError::Item { doing, reason: crate::io::elastic::decode::reason(&answer) }),
+        }
+    };
+    let settings = ask(format!("/{name}/_settings?flat_settings=true")).await?;
+    let stats = ask(format!("/{name}/_stats/docs?level=shards")).await?;
+    counted_by_all(&settings[&name]["settings"], &stats["indices"][&name])
+        .map_err(|reason| AuditError::Item { doing, reason: reason.to_owned() })
+}
+
+/// The UUID of an index with these settings (flat names) and statistics by shard, and what its shard that has counted least has
+/// counted: each shard gives out sequence numbers of its own. ⚠ Every shard has to be there: one that is missing may have counted
+/// less.
+fn counted_by_all(settings: &Value, stats: &Value) -> Result<(String, u64), &'static str> {
+    let uuid = stats["uuid"].as_str().ok_or("the index is not in the answer")?;
+    if settings["index.uuid"] != uuid {
+        return Err("the index was replaced meanwhile: audit again");
     }
-    let index = &answer.body["indices"][&name];
-    let uuid = index["uuid"].as_str().ok_or_else(|| unusable("the index is not in the answer"))?;
-    let copies = index["shards"].as_object().into_iter().flatten().map(|(_, copies)| copies);
-    let primary = |copies: &serde_json::Value| {
+    let shards = settings["index.number_of_shards"].as_str().and_then(|shards| shards.parse::<usize>().ok());
+    let shards = shards.ok_or("the number of its shards is not in the answer")?;
+    let copies = stats["shards"].as_object().into_iter().flatten().map(|(_, copies)| copies);
+    let by_primary = |copies: &Value| {
         let mut copies = copies.as_array().into_iter().flatten();
         let primary = copies.find(|copy| copy["routing"]["primary"] == true)?;
         // -1: nothing was written there.
-        primary["seq_no"]["global_checkpoint"]
-            .as_i64()
-            .map(|last| last.saturating_add(1).max(0).unsigned_abs())
+        let last = primary["seq_no"]["global_checkpoint"].as_i64()?;
+        Some(last.saturating_add(1).max(0).unsigned_abs())
     };
-    let least = copies.map(primary).collect::<Option<Vec<u64>>>().and_then(|all| all.into_iter().min());
-    Ok((uuid.to_owned(), least.ok_or_else(|| unusable("a shard has no sequence numbers"))?))
+    let counted: Vec<u64> = copies.filter_map(by_primary).collect();
+    if counted.len() != shards {
+        return Err("a primary shard did not tell its sequence numbers: wait until the index is not red");
+    }
+    let least = counted.into_iter().min().ok_or("the index has no shards")?;
+    Ok((uuid.to_owned(), least))
 }
 
 /// Seconds since 1970.
@@ -238,6 +258,8 @@ impl Audit<'_> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+
+    use serde_json::json;
 
     use super::*;
     use crate::base::ids::ShardId;
@@ -281,6 +303,33 @@ mod tests {
         assert!(marks.clone().of("other", Epoch::default(), 5000).marks.is_empty());
         assert!(marks.clone().of("i", Epoch::new(1).unwrap(), 5000).marks.is_empty());
         assert_eq!(of(marks, 1100).marks.len(), 2);
+    }
+
+    /// Statistics of an index whose primaries have these global checkpoints.
+    fn counted(checkpoints: &[i64]) -> Value {
+        let copy = |primary: bool, checkpoint: i64| json!({"routing": {"primary": primary}, "seq_no": {"global_checkpoint": checkpoint}});
+        let shard = |(n, &checkpoint): (usize, &i64)| {
+            (n.to_string(), json!([copy(false, checkpoint - 5), copy(true, checkpoint)]))
+        };
+        json!({"uuid": "i", "shards": checkpoints.iter().enumerate().map(shard).collect::<Value>()})
+    }
+
+    #[test]
+    fn a_mark_counts_what_every_shard_has_counted() {
+        let settings = |shards: &str| json!({"index.uuid": "i", "index.number_of_shards": shards, "index.gc_deletes": "1h"});
+        let of =
+            |shards: &str, stats: &Value| counted_by_all(&settings(shards), stats).map(|(_, least)| least);
+        assert_eq!(of("1", &counted(&[41])), Ok(42));
+        assert_eq!(of("4", &counted(&[41, 6, 70, 12])), Ok(7), "any placement may be in the shard behind");
+        assert_eq!(of("4", &counted(&[41, 6, -1, 12])), Ok(0), "a shard without a write");
+        let mut red = counted(&[41, 6, 70, 12]);
+        red["shards"].as_object_mut().unwrap().remove("1");
+        assert!(of("4", &red).is_err(), "the shard behind is not there");
+        let mut replica_alone = counted(&[41, 6, 70, 12]);
+        replica_alone["shards"]["1"][1]["routing"]["primary"] = json!(false);
+        assert!(of("4", &replica_alone).is_err());
+        let replaced = json!({"index.uuid": "another", "index.number_of_shards": "4"});
+        assert!(counted_by_all(&replaced, &counted(&[41, 6, 70, 12])).is_err());
     }
 
     #[test]
