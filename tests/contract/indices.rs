@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::server::{NO_INDEX, Server};
+use crate::server::{CONFLICT, NO_INDEX, Server};
 
 crate::cases![
     an_index_is_made_once,
@@ -17,6 +17,7 @@ crate::cases![
     indices_are_deleted_together_or_not_at_all,
     the_cluster_tells_health_version_and_its_rule_for_creation,
     a_list_of_indices_is_told_as_rows,
+    each_primary_counts_its_own_writes,
     an_unknown_path_is_refused,
 ];
 
@@ -220,6 +221,59 @@ async fn a_list_of_indices_is_told_as_rows(server: &Server) {
     assert_eq!(missing.error(), (404, NO_INDEX));
     let stats = server.ask("GET", "/$a/_stats/docs", Value::Null).await;
     assert_eq!(stats.body["indices"][server.name("a")]["primaries"]["docs"]["count"], 2);
+    let stats = server.ask("GET", "/$a/_stats/docs,store", Value::Null).await;
+    let primaries = &stats.body["indices"][server.name("a")]["primaries"];
+    assert_eq!(primaries["docs"]["count"], 2);
+    assert!(primaries["store"]["size_in_bytes"].as_u64() > Some(0), "{primaries}");
+}
+
+async fn each_primary_counts_its_own_writes(server: &Server) {
+    const WRITES: u64 = 40;
+    let made = json!({"settings": {"number_of_shards": 4, "number_of_replicas": 0}});
+    assert_eq!(server.ask("PUT", "/$a", made).await.status, 200);
+    let ids: Vec<String> = (0..WRITES).map(|n| n.to_string()).collect();
+    server.fill("a", &vec!["{}"; ids.len()]).await;
+    let stamps = async || {
+        let asked: Vec<Value> = ids.iter().map(|id| json!({"_index": server.name("a"), "_id": id})).collect();
+        let found = server.ask("POST", "/_mget", json!({"docs": asked})).await;
+        let docs = found.body["docs"].as_array().unwrap().clone();
+        docs.iter().map(|doc| doc["_seq_no"].as_u64().unwrap()).collect::<Vec<_>>()
+    };
+    // What each primary has counted, and the index's UUID.
+    let counted = async || {
+        let stats = server.ask("GET", "/$a/_stats/docs?level=shards", Value::Null).await;
+        let index = &stats.body["indices"][server.name("a")];
+        let shards = index["shards"].as_object().unwrap();
+        let primary = |copies: &Value| {
+            let copies = copies.as_array().unwrap();
+            let primary = copies.iter().find(|copy| copy["routing"]["primary"] == true).unwrap();
+            u64::try_from(primary["seq_no"]["global_checkpoint"].as_i64().unwrap() + 1).unwrap()
+        };
+        (shards.values().map(primary).collect::<Vec<_>>(), index["uuid"].clone())
+    };
+    let first = stamps().await;
+    let (before, uuid) = counted().await;
+    assert_eq!((before.len(), before.iter().sum::<u64>()), (4, WRITES), "{before:?}");
+    assert_eq!(first.iter().filter(|&&seq_no| seq_no == 0).count(), 4, "each begins with 0: {first:?}");
+    let settings = server.ask("GET", "/$a/_settings?flat_settings=true", Value::Null).await;
+    let settings = &settings.body[server.name("a")]["settings"];
+    assert_eq!((&settings["index.uuid"], &settings["index.number_of_shards"]), (&uuid, &json!("4")));
+
+    // A write after a mark of the shard that has counted least is not below it, whichever shard it goes to.
+    let mark = *before.iter().min().unwrap();
+    for id in &ids {
+        let written = server.bulk(&[&format!(r#"{{"index":{{"_index":"$a","_id":"{id}"}}}}"#), "{}"]).await;
+        assert_eq!(written.items(), [(200, "")]);
+    }
+    let second = stamps().await;
+    assert!(second.iter().all(|&seq_no| seq_no >= mark), "{mark}: {second:?}");
+    assert_eq!(counted().await.0.iter().sum::<u64>(), 2 * WRITES);
+    let stale = first.iter().zip(&second).position(|(first, second)| first != second).unwrap();
+    let guarded = |seq_no: u64| {
+        format!(r#"{{"index":{{"_index":"$a","_id":"{stale}","if_seq_no":{seq_no},"if_primary_term":1}}}}"#)
+    };
+    assert_eq!(server.bulk(&[&guarded(first[stale]), "{}"]).await.items(), [CONFLICT]);
+    assert_eq!(server.bulk(&[&guarded(second[stale]), "{}"]).await.items(), [(200, "")]);
 }
 
 async fn an_unknown_path_is_refused(server: &Server) {

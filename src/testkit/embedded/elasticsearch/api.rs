@@ -555,7 +555,7 @@ fn cat_indices(store: &IndexStore, request: &Request, names: &str) -> Result<Val
         let replicas = index.settings.get("index.number_of_replicas").cloned().unwrap_or_default();
         let mut row = json!({
             "health": health_of(index), "status": if index.is_open { "open" } else { "close" }, "index": index.name,
-            "uuid": index.uuid, "pri": "1", "rep": replicas, "docs.count": count, "docs.deleted": "0",
+            "uuid": index.uuid, "pri": index.counted().len().to_string(), "rep": replicas, "docs.count": count, "docs.deleted": "0",
         });
         if let (Some(columns), Value::Object(members)) = (&columns, &mut row) {
             members.retain(|name, _| columns.contains(&name.as_str()));
@@ -567,26 +567,34 @@ fn cat_indices(store: &IndexStore, request: &Request, names: &str) -> Result<Val
 
 fn stats(store: &IndexStore, names: &str) -> Result<Value, EsError> {
     let indices = store.resolve(names, false, false)?;
-    let part = |docs: usize| {
-        let docs = json!({"docs": {"count": docs}});
-        json!({"primaries": docs, "total": docs})
+    let part = |docs: usize, bytes: usize| {
+        let of_primaries = json!({"docs": {"count": docs}, "store": {"size_in_bytes": bytes}});
+        json!({"primaries": of_primaries, "total": of_primaries})
     };
-    let mut docs = 0;
+    let (mut docs, mut bytes, mut shards) = (0, 0, 0);
     let mut each = Map::new();
     for index in &indices {
         let index = read(index);
-        let mut of_index = part(index.visible().len());
-        of_index["shards"] = json!({"0": [{
-            "routing": {"state": "STARTED", "primary": true, "node": "standin", "relocating_node": null},
-            "refresh": {"external_total": index.refreshes()},
-        }]});
+        let mut of_index = part(index.visible().len(), index.bytes());
+        of_index["uuid"] = json!(index.uuid);
+        let copy = |counted: u64| {
+            let last = i64::try_from(counted).unwrap_or(i64::MAX) - 1;
+            json!([{
+                "routing": {"state": "STARTED", "primary": true, "node": "standin", "relocating_node": null},
+                "refresh": {"external_total": index.refreshes()},
+                "seq_no": {"max_seq_no": last, "local_checkpoint": last, "global_checkpoint": last},
+            }])
+        };
+        let primaries = index.counted().iter().enumerate();
+        of_index["shards"] = primaries.map(|(n, &counted)| (n.to_string(), copy(counted))).collect();
+        shards += index.counted().len();
         docs += index.visible().len();
+        bytes += index.bytes();
         each.insert(index.name.clone(), of_index);
     }
-    let shards = indices.len();
     Ok(json!({
         "_shards": {"total": shards, "successful": shards, "failed": 0},
-        "_all": part(docs),
+        "_all": part(docs, bytes),
         "indices": each,
     }))
 }

@@ -2,7 +2,9 @@
 //!
 //! Reads by id are realtime: they see the last write. A search sees the state of the last refresh. So a write goes to
 //! `docs` at once and to `fresh` until the next refresh moves it to `visible`; what it replaced stays visible until then
-//! and is listed in `gone`. `visible` is ordered by sequence number, the order that searches by `_doc` have.
+//! and is listed in `gone`. `visible` is ordered by the operations' order, which searches by `_doc` have.
+//!
+//! Of its primaries (`index.number_of_shards`) each document belongs to one, and each primary gives out sequence numbers of its own.
 //!
 //! The version of a deleted document is remembered for `index.gc_deletes`, by the clock, and while the index stays open:
 //! like Elasticsearch's, tombstones live in memory, and closing forgets them.
@@ -18,6 +20,7 @@ use super::error::EsError;
 use super::geo::StoredPoint;
 use super::mapping;
 use crate::base::clock::Instant;
+use crate::base::fnv::fnv1a;
 use crate::io::elastic::SeqNo;
 
 /// A state of a document.
@@ -29,6 +32,8 @@ pub struct Doc {
     pub version: i64,
     /// `_seq_no`.
     pub seq_no: u64,
+    /// Number of its operation in the whole index.
+    pub(super) order: u64,
     /// `_primary_term`.
     pub primary_term: u64,
     /// `_source`, byte for byte.
@@ -84,7 +89,10 @@ pub(super) struct StoredIndex {
     docs: HashMap<Arc<str>, Arc<Doc>>,
     tombstones: HashMap<Arc<str>, Tombstone>,
     geo_fields: Vec<String>,
-    next_seq_no: u64,
+    /// Operations so far.
+    operations: u64,
+    /// Of each primary, the next sequence number.
+    next_seq_nos: Vec<u64>,
     primary_term: u64,
     fresh: BTreeMap<u64, Arc<Doc>>,
     gone: Vec<u64>,
@@ -104,6 +112,7 @@ impl StoredIndex {
         now: Instant,
         stored: Arc<AtomicU64>,
     ) -> Self {
+        let primaries = settings.get("index.number_of_shards").and_then(|shards| shards.parse().ok());
         Self {
             name: name.to_owned(),
             uuid,
@@ -114,7 +123,8 @@ impl StoredIndex {
             docs: HashMap::new(),
             tombstones: HashMap::new(),
             geo_fields: Vec::new(),
-            next_seq_no: 0,
+            operations: 0,
+            next_seq_nos: vec![0; primaries.unwrap_or(1).max(1)],
             primary_term: 1,
             fresh: BTreeMap::new(),
             gone: Vec::new(),
@@ -176,14 +186,21 @@ impl StoredIndex {
         mapping::add_new_fields(&mut self.mappings, &mut checked)?;
         let version = self.next_version(id, condition, now)?;
         let points = checked.points.into_iter().map(|(path, point)| (self.geo_field(path), point)).collect();
-        let seq_no = self.take_seq_no();
+        let (order, seq_no) = self.count_operation(id);
         let id: Arc<str> = self.docs.get_key_value(id).map_or_else(|| id.into(), |(id, _)| id.clone());
         let primary_term = self.primary_term;
-        let doc =
-            Arc::new(Doc { id: id.clone(), version, seq_no, primary_term, source: source.into(), points });
+        let doc = Arc::new(Doc {
+            id: id.clone(),
+            version,
+            seq_no,
+            order,
+            primary_term,
+            source: source.into(),
+            points,
+        });
         self.stored.fetch_add(doc.source.len() as u64, Ordering::Relaxed);
         self.tombstones.remove(&id);
-        self.fresh.insert(seq_no, doc.clone());
+        self.fresh.insert(order, doc.clone());
         let replaced = self.docs.insert(id, doc);
         let result = if replaced.is_some() { "updated" } else { "created" };
         self.forget(replaced);
@@ -203,7 +220,8 @@ impl StoredIndex {
         let result = if removed.is_some() { "deleted" } else { "not_found" };
         self.forget(removed);
         self.tombstones.insert(id.into(), Tombstone { version, deleted_at: now });
-        Ok(WriteResult { version, seq_no: self.take_seq_no(), primary_term: self.primary_term, result })
+        let (_, seq_no) = self.count_operation(id);
+        Ok(WriteResult { version, seq_no, primary_term: self.primary_term, result })
     }
 
     /// The version that a write would leave, if its condition holds.
@@ -211,7 +229,7 @@ impl StoredIndex {
         let conflict = |what: String| {
             let reason = format!("[{id}]: version conflict, {what}");
             let error = EsError::new(409, "version_conflict_engine_exception", reason);
-            Err(self.located(error).with("shard", "0"))
+            Err(self.located(error).with("shard", &self.primary_of(id).to_string()))
         };
         let doc = self.docs.get(id);
         let remembered = self.tombstones.get(id).filter(|tombstone| self.is_remembered(tombstone, now));
@@ -252,10 +270,24 @@ impl StoredIndex {
         self.settings.get(name).and_then(|text| crate::io::indices::parse_time(text)).unwrap_or(default)
     }
 
-    fn take_seq_no(&mut self) -> u64 {
-        let seq_no = self.next_seq_no;
-        self.next_seq_no += 1;
-        seq_no
+    /// The number of the primary that a document belongs to. Elasticsearch has another hash.
+    fn primary_of(&self, id: &str) -> usize {
+        let primaries = self.next_seq_nos.len() as u64;
+        usize::try_from(fnv1a(id.bytes()) % primaries).unwrap_or(0)
+    }
+
+    /// Counts an operation on a document: its number in the whole index, and its sequence number.
+    fn count_operation(&mut self, id: &str) -> (u64, u64) {
+        let primary = self.primary_of(id);
+        let (order, seq_no) = (self.operations, self.next_seq_nos[primary]);
+        self.operations += 1;
+        self.next_seq_nos[primary] += 1;
+        (order, seq_no)
+    }
+
+    /// Of each primary, how many operations it has counted.
+    pub(super) fn counted(&self) -> &[u64] {
+        &self.next_seq_nos
     }
 
     fn geo_field(&mut self, path: String) -> u16 {
@@ -277,8 +309,8 @@ impl StoredIndex {
     fn forget(&mut self, doc: Option<Arc<Doc>>) {
         let Some(doc) = doc else { return };
         self.stored.fetch_sub(doc.source.len() as u64, Ordering::Relaxed);
-        if self.fresh.remove(&doc.seq_no).is_none() {
-            self.gone.push(doc.seq_no);
+        if self.fresh.remove(&doc.order).is_none() {
+            self.gone.push(doc.order);
         }
     }
 
@@ -293,14 +325,19 @@ impl StoredIndex {
         self.docs.get(id).cloned()
     }
 
+    /// Bytes of all current sources.
+    pub(super) fn bytes(&self) -> usize {
+        self.docs.values().map(|doc| doc.source.len()).sum()
+    }
+
     /// Operations that changed something.
     pub(super) fn changes(&self) -> u64 {
-        self.next_seq_no
+        self.operations
     }
 
     pub(super) fn refresh(&mut self, now: Instant) {
-        for seq_no in self.gone.drain(..) {
-            self.visible.remove(&seq_no);
+        for order in self.gone.drain(..) {
+            self.visible.remove(&order);
         }
         self.visible.append(&mut self.fresh);
         if !self.tombstones.is_empty() {
@@ -326,7 +363,7 @@ impl StoredIndex {
         self.refreshes
     }
 
-    /// Documents visible to searches, by sequence number.
+    /// Documents visible to searches, by the order of their operations.
     pub(super) fn visible(&self) -> &BTreeMap<u64, Arc<Doc>> {
         &self.visible
     }
@@ -350,8 +387,7 @@ impl StoredIndex {
 
     /// Marks the index as deleted, for holders of a reference.
     pub(super) fn remove(&mut self) {
-        let bytes: usize = self.docs.values().map(|doc| doc.source.len()).sum();
-        self.stored.fetch_sub(bytes as u64, Ordering::Relaxed);
+        self.stored.fetch_sub(self.bytes() as u64, Ordering::Relaxed);
         self.docs = HashMap::new();
         self.visible = BTreeMap::new();
         self.fresh = BTreeMap::new();

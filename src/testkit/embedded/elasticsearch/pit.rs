@@ -10,7 +10,7 @@ use super::search::Searched;
 use super::store::{Shared, read};
 use crate::base::clock::Instant;
 
-/// Documents of one index visible at the point in time, by sequence number.
+/// Documents of one index visible at the point in time, by the order of their operations.
 pub(super) type Snapshot = Arc<BTreeMap<u64, Arc<Doc>>>;
 
 #[derive(Debug)]

@@ -138,9 +138,9 @@ pub(super) fn search(
         let name: Arc<str> = index.name.as_str().into();
         if let Some(after) = request.scans() {
             // A scan's page needs no search: the documents are in its order already.
-            let after = after.map_or(Bound::Unbounded, |(in_shard, seq_no)| match shard.cmp(&in_shard) {
+            let after = after.map_or(Bound::Unbounded, |(in_shard, order)| match shard.cmp(&in_shard) {
                 Ordering::Less => Bound::Excluded(u64::MAX),
-                Ordering::Equal => Bound::Excluded(seq_no),
+                Ordering::Equal => Bound::Excluded(order),
                 Ordering::Greater => Bound::Unbounded,
             });
             let docs = searched.snapshot.as_deref().unwrap_or(index.visible());
@@ -296,7 +296,7 @@ impl Request {
     fn score(&self, hit: &Hit) -> f64 {
         let Some(seed) = self.random else { return 1.0 };
         let mut hasher = DefaultHasher::new();
-        (seed, &*hit.name, hit.doc.seq_no).hash(&mut hasher);
+        (seed, &*hit.name, hit.doc.order).hash(&mut hasher);
         Random::new(hasher.finish()).share()
     }
 
@@ -307,7 +307,7 @@ impl Request {
         let by_keys = self.sort.keys.iter().map(|&(key, is_descending)| {
             let order = match key {
                 Key::Index => a.name.cmp(&b.name),
-                Key::Doc => a.doc.seq_no.cmp(&b.doc.seq_no),
+                Key::Doc => a.doc.order.cmp(&b.doc.order),
                 Key::ShardDoc => a.shard_doc().cmp(&b.shard_doc()),
                 Key::Distance => a.metres.total_cmp(&b.metres),
                 Key::Score => self.score(a).total_cmp(&self.score(b)),
@@ -334,7 +334,7 @@ impl Request {
         for (&(key, is_descending), after) in self.sort.keys.iter().zip(after) {
             let order = match key {
                 Key::Index => Some((*hit.name).cmp(after.as_str().unwrap_or_default())),
-                Key::Doc => after.as_u64().map(|after| hit.doc.seq_no.cmp(&after)),
+                Key::Doc => after.as_u64().map(|after| hit.doc.order.cmp(&after)),
                 Key::ShardDoc => after.as_u64().map(|after| hit.shard_doc().cmp(&after)),
                 Key::Distance => after.as_f64().map(|after| hit.metres.total_cmp(&after)),
                 Key::Score => after.as_f64().map(|after| self.score(hit).total_cmp(&after)),
@@ -427,7 +427,7 @@ impl Request {
         if !self.sort.keys.is_empty() {
             let values = self.sort.keys.iter().map(|(key, _)| match key {
                 Key::Index => json!(*hit.name),
-                Key::Doc => json!(hit.doc.seq_no),
+                Key::Doc => json!(hit.doc.order),
                 Key::ShardDoc => json!(hit.shard_doc()),
                 Key::Score => json!(self.score(hit)),
                 Key::Field(place) => hit.values[*place].clone(),
@@ -442,7 +442,7 @@ impl Request {
 
 impl Hit {
     fn shard_doc(&self) -> u64 {
-        (self.shard as u64) << 32 | self.doc.seq_no
+        (self.shard as u64) << 32 | self.doc.order
     }
 }
 
