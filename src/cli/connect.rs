@@ -159,6 +159,7 @@ pub(super) fn wanted_indices(config: &Config) -> Result<Vec<WantedIndex>, Failur
         shards: map.shards(),
         location: &config.documents.searched(),
         gc_deletes: config.elasticsearch.gc_deletes,
+        placements: config.placements,
     };
     indices::wanted(&layout, &template).map_err(Failure::usage)
 }

@@ -13,7 +13,7 @@ use geofold::io::elastic::{
 };
 use geofold::io::indices::{self, IndexDifference, Layout, Problem, Template};
 use geofold::ops::check::{CheckLevel, CheckTarget, check};
-use geofold::support::config::Config;
+use geofold::support::config::{Config, PlacementsConfig};
 use serde_json::{Value, json};
 
 use crate::server::{LIMIT, Server};
@@ -189,7 +189,13 @@ async fn a_second_refresh_after_a_count_shows_what_was_written_before_it(server:
 }
 
 fn layout<'a>(server: &'a Server, shards: &'a [ShardId]) -> Layout<'a> {
-    Layout { prefix: &server.prefix, shards, location: "at.point", gc_deletes: Duration::from_secs(3_600) }
+    Layout {
+        prefix: &server.prefix,
+        shards,
+        location: "at.point",
+        gc_deletes: Duration::from_secs(3_600),
+        placements: PlacementsConfig::default(),
+    }
 }
 
 async fn missing_indices_are_created_as_geofold_needs_them(server: &Server) {
@@ -300,7 +306,9 @@ async fn check_finds_nothing_wrong_where_nothing_is(server: &Server) {
         let found = report.findings.iter().find(|finding| finding.about.contains(name));
         found.unwrap_or_else(|| panic!("nothing about {name}: {:?}", report.findings)).level
     };
-    for name in ["elasticsearch version", "action.auto_create_index", "indices", "right to write"] {
+    for name in
+        ["elasticsearch version", "action.auto_create_index", "indices", "placements", "right to write"]
+    {
         assert_eq!(about(name), CheckLevel::Ok, "{name}: {:?}", report.findings);
     }
 }

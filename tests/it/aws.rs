@@ -225,7 +225,9 @@ async fn indices_are_made_and_checked_with_signed_requests() {
     assert_eq!(code, Some(0), "{text}");
     assert!(domain.let_in.load(Ordering::Relaxed) > 12, "{text}");
     let (_, text) = domain.geofold(&token, &["check"]).await;
-    for words in ["reachable, health is ", "exist and are correct", "was written to the meta index"] {
+    for words in
+        ["reachable, health is ", "exist and are correct", ", in 1 primary", "was written to the meta index"]
+    {
         assert!(text.contains(words), "no {words:?} in {text}");
     }
     let (code, text) = domain.geofold(&token, &["search", "--circle", "48.85,2.35,25km"]).await;

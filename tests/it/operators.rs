@@ -1,4 +1,5 @@
-//! Commands for the people who run geofold, on the stand-ins: `where`, `status`, `dead-letters`, and what `check` says of a group at work.
+//! Commands for the people who run geofold, on the stand-ins: `where`, `status`, `dead-letters`, what `check` says of a group at work
+//! and of the placements index, and `audit --sweep`.
 //! `tests/real/operators.rs` has what only a real broker shows.
 
 use std::path::{Path, PathBuf};
@@ -99,6 +100,17 @@ impl World {
         let index = format!("geofold-{shard}");
         let action = json!({"index": {"_index": index, "_id": id, "version": 1, "version_type": "external"}});
         self.bulk(&action, BERLIN);
+    }
+
+    /// A document as a read by id finds it.
+    fn stored(&self, index: &str, id: &str) -> Value {
+        let body = json!({"docs": [{"_index": index, "_id": id}]});
+        let answer = reqwest::blocking::Client::new()
+            .post(format!("{}/_mget", self.standins.elasticsearch()))
+            .json(&body)
+            .send()
+            .unwrap();
+        answer.json::<Value>().unwrap()["docs"][0].take()
     }
 
     fn bulk(&self, action: &Value, source: &str) {
@@ -380,4 +392,112 @@ fn a_worker_that_is_told_to_stop_warns_of_nothing_and_its_log_begins_with_one_li
     let (first, rest) = log.split_once('\n').unwrap();
     assert!(first.contains("geofold starts") && first.contains("topic=\"t\" group=\"geofold\""), "{first}");
     assert!(!rest.contains("[kafka]") && !log.contains(" WARN "), "{log}");
+}
+
+#[test]
+fn placements_index_is_made_and_checked_as_configured() {
+    let placements = |lines: &str| format!("[placements]\n{lines}\n");
+    let as_made = placements("primaries = 4\nreplicas = 0\nrefresh_interval = \"0s\"");
+    let standins = Standins::start_with(&as_made);
+    let asked = |lines: &str, arguments: &[&str]| {
+        let config = standins.write("geofold.toml", lines);
+        standins.geofold(&config, arguments)
+    };
+    let url = format!("{}/geofold-placements/_settings?flat_settings=true", standins.elasticsearch());
+    let found: Value = reqwest::blocking::get(url).unwrap().json().unwrap();
+    let settings = &found["geofold-placements"]["settings"];
+    for (setting, value) in
+        [("number_of_shards", "4"), ("number_of_replicas", "0"), ("refresh_interval", "-1")]
+    {
+        assert_eq!(settings[format!("index.{setting}")], value, "{settings}");
+    }
+    let checked = asked(&as_made, &["check"]);
+    assert_eq!(checked.code, Some(0), "{checked:?}");
+    assert!(checked.out.contains("placements: 0 placements, 0 B, in 4 primaries\n"), "{checked:?}");
+    assert!(!checked.out.contains("index geofold-placements:"), "{checked:?}");
+
+    let how = "(docs/operations.md, \"More primaries for placements\")";
+    for (lines, message) in [
+        (
+            "primaries = 8",
+            format!("is 4, but placements.primaries is 8: split the index {how}, or set the key to 4\n"),
+        ),
+        ("", "index.number_of_shards is 4, but placements.primaries is 1: set the key to 4\n".to_owned()),
+        (
+            "primaries = 4\nreplicas = 2",
+            "index.number_of_replicas is 0, but the key placements.replicas asks for 2: change the index"
+                .to_owned(),
+        ),
+    ] {
+        for command in [&["check"][..], &["shards", "create"]] {
+            let said = asked(&placements(lines), command);
+            assert_eq!(said.code, Some(0), "a worker can do without: {said:?}");
+            assert!(said.out.contains(&message), "{lines}: {said:?}");
+        }
+    }
+    for lines in ["primaries = 0", "primaries = 1025", "replicas = -1", "refresh_interval = \"10ms\""] {
+        let said = asked(&placements(lines), &["check"]);
+        let key = lines.split_once(' ').unwrap().0;
+        assert!(said.code == Some(2) && said.err.contains(key), "{lines}: {said:?}");
+    }
+    let page = include_str!("../../docs/operations.md");
+    assert!(page.contains("\n## More primaries for placements\n"), "{how} names no part of it");
+}
+
+/// Whatever shard a placement is in.
+#[test]
+fn only_placements_from_before_a_mark_are_swept_from_several_primaries() {
+    let standins = Standins::start_with("[placements]\nprimaries = 4\n");
+    standins.create_topic(LETTERS);
+    let config = standins.write("geofold.toml", "[placements]\nprimaries = 4\n");
+    let world = World { standins, config };
+    let worker = world.worker();
+    let mut records = 0;
+    let mut produce = |ids: std::ops::Range<u64>, value: Option<&str>| {
+        for n in ids {
+            world.standins.produce_record(&format!("d{n}"), value, OwnedHeaders::new());
+            records += 1;
+        }
+        world.wait_until_committed(records);
+    };
+    let sweep = || {
+        let said = world.geofold(&["audit", "--sweep", "--json", "--settle", "100ms"]);
+        assert_eq!(said.code, Some(0), "{said:?}");
+        said.json()["swept"].as_u64()
+    };
+    produce(0..30, Some(BERLIN));
+    produce(0..30, None);
+    wait_for("leftovers of deleted documents to be cleared", || {
+        let leftovers =
+            |n| world.stored("geofold-placements", &format!("d{n}"))["_source"]["leftovers"].clone();
+        (0..30).all(|n| leftovers(n).as_array().is_none_or(Vec::is_empty)).then_some(())
+    });
+    assert_eq!(sweep(), None, "only a mark is made");
+    // As if that had been long ago.
+    let mut marks = world.stored("geofold-meta", &format!("sweep/{TOPIC}"))["_source"].clone();
+    let mark = marks["marks"][0]["writes"].as_u64().unwrap();
+    let long_ago = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs() - 8 * 24 * 60 * 60;
+    (marks["marks"][0]["at"], marks["marks"][0]["committed"]) = (json!(long_ago), json!(long_ago));
+    world.bulk(
+        &json!({"index": {"_index": "geofold-meta", "_id": format!("sweep/{TOPIC}")}}),
+        &marks.to_string(),
+    );
+
+    // One write each: in the shard that had counted least it gets a number that others had given out before.
+    produce(30..60, None);
+    let seq_no = |n: u64| world.stored("geofold-placements", &format!("d{n}"))["_seq_no"].as_u64();
+    let (before, after): (Vec<_>, Vec<_>) = ((0..30).map(seq_no).collect(), (30..60).map(seq_no).collect());
+    let old = before.iter().filter(|seq_no| seq_no.unwrap() < mark).count() as u64;
+    assert!(old > 0 && old < 30, "shards have counted differently: {mark}, {before:?}");
+    assert!(after.iter().all(|seq_no| seq_no.unwrap() >= mark), "{mark}: {after:?}");
+    let lowest = after.iter().min().unwrap().unwrap();
+    assert!(
+        before.iter().any(|seq_no| seq_no.unwrap() > lowest),
+        "no later number in another shard: {before:?}"
+    );
+    assert_eq!(sweep(), Some(old));
+    let left = (0..60).filter(|&n| seq_no(n).is_some()).count() as u64;
+    assert_eq!(left, 60 - old);
+    assert!((30..60).all(|n| seq_no(n).is_some()), "deleted after the mark");
+    worker.stop();
 }

@@ -142,13 +142,19 @@ mod tests {
     use super::*;
     use crate::base::ids::ShardId;
     use crate::io::elastic::scripted::Scripted;
+    use crate::support::config::PlacementsConfig;
 
     const SOON: Duration = Duration::from_secs(1);
 
     fn wanted_indices() -> Vec<WantedIndex> {
         let shards: Vec<_> = (0..9).map(|n| ShardId::new(&format!("s{n}")).unwrap()).collect();
-        let layout =
-            Layout { prefix: "p", shards: &shards, location: "at", gc_deletes: Duration::from_secs(600) };
+        let layout = Layout {
+            prefix: "p",
+            shards: &shards,
+            location: "at",
+            gc_deletes: Duration::from_secs(600),
+            placements: PlacementsConfig::default(),
+        };
         wanted(&layout, &Template::default()).unwrap()
     }
 
@@ -206,8 +212,13 @@ mod tests {
     #[tokio::test]
     async fn differences_from_the_template_are_reported_not_changed() {
         let shards = [ShardId::new("s0").unwrap()];
-        let layout =
-            Layout { prefix: "p", shards: &shards, location: "at", gc_deletes: Duration::from_secs(600) };
+        let layout = Layout {
+            prefix: "p",
+            shards: &shards,
+            location: "at",
+            gc_deletes: Duration::from_secs(600),
+            placements: PlacementsConfig::default(),
+        };
         let wanted_by = |replicas: u8| {
             let template = json!({"settings": {"index.number_of_replicas": replicas}}).to_string();
             wanted(&layout, &Template::from_json(&template).unwrap()).unwrap()

@@ -7,10 +7,13 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::drift::drift;
-use super::{DURABILITY, GC_DELETES, Needs, WantedIndex, parse_time, setting_text, time_text};
+use super::placements::{self, can_split};
+use super::{DURABILITY, GC_DELETES, Needs, SHARDS, WantedIndex, parse_time, setting_text, time_text};
 
 /// Elasticsearch's default of `index.gc_deletes`.
 const DEFAULT_GC_DELETES: &str = "60s";
+/// Where it says how an index gets more primaries.
+pub(crate) const HOW_TO_SPLIT: &str = "docs/operations.md, \"More primaries for placements\"";
 /// Blocks that stop reads or writes; Elasticsearch sets `read_only_allow_delete` when a disk is full.
 const BLOCKS: [&str; 4] = [
     "index.blocks.read_only_allow_delete",
@@ -79,6 +82,24 @@ pub enum Problem {
     ContentMapped,
     /// Acknowledged writes may be lost when a machine fails.
     AsyncTranslog,
+    /// The placements index has another number of primaries than the configuration says.
+    Primaries {
+        /// Its number.
+        found: u16,
+        /// `placements.primaries`.
+        wanted: u16,
+    },
+    /// geofold can work with the placements index, but it is not as the configuration says.
+    NotAsConfigured {
+        /// The setting.
+        setting: &'static str,
+        /// The key that decides it.
+        key: &'static str,
+        /// The setting's value by the key.
+        wanted: String,
+        /// The index's value, if any.
+        found: Option<String>,
+    },
     /// geofold can work with it, but it is not as the user's template says.
     NotAsTemplate {
         /// The setting, or the field and its parameter.
@@ -93,7 +114,13 @@ pub enum Problem {
 impl Problem {
     /// Whether work can go on in spite of it, with a promise that is weaker.
     pub fn is_warning(&self) -> bool {
-        matches!(self, Self::AsyncTranslog | Self::NotAsTemplate { .. })
+        matches!(
+            self,
+            Self::AsyncTranslog
+                | Self::Primaries { .. }
+                | Self::NotAsConfigured { .. }
+                | Self::NotAsTemplate { .. }
+        )
     }
 }
 
@@ -141,6 +168,24 @@ impl fmt::Display for Problem {
             Self::AsyncTranslog => f.write_str(
                 "index.translog.durability is async, so a machine that fails takes acknowledged writes along: set it to request",
             ),
+            Self::Primaries { found, wanted } => {
+                write!(f, "{SHARDS} is {found}, but placements.primaries is {wanted}: ")?;
+                match (can_split(*found, *wanted), wanted > found) {
+                    (true, _) => write!(f, "split the index ({HOW_TO_SPLIT}), or set the key to {found}"),
+                    (false, true) => write!(
+                        f,
+                        "an index can only be split into twice as many, again and again ({HOW_TO_SPLIT}): set the key to such a number, or to {found}"
+                    ),
+                    (false, false) => write!(f, "set the key to {found}"),
+                }
+            }
+            Self::NotAsConfigured { setting, key, wanted, found } => {
+                let found = found.as_deref().unwrap_or("not set");
+                write!(
+                    f,
+                    "{setting} is {found}, but the key {key} asks for {wanted}: change the index (PUT /<index>/_settings) or the key"
+                )
+            }
             Self::NotAsTemplate { what, wanted, found } => {
                 let found = found.as_deref().unwrap_or("not there");
                 write!(
@@ -185,6 +230,11 @@ impl FoundIndices {
         self.indices.keys().map(String::as_str)
     }
 
+    /// Primary shards of an index.
+    pub fn primaries(&self, name: &str) -> Option<u16> {
+        super::primaries(&self.indices.get(name)?.settings)
+    }
+
     /// Whether the name is taken by an index or an alias.
     pub fn knows(&self, name: &str) -> bool {
         self.indices.contains_key(name) || self.aliases.contains_key(name)
@@ -198,6 +248,12 @@ pub fn differences(wanted: &[WantedIndex], found: &FoundIndices) -> Vec<IndexDif
             (Some(index), _) => {
                 let mut found = problems(&wanted.needs, &index.settings, &index.mappings);
                 found.extend(drift(&wanted.template, &index.settings, &index.mappings));
+                let placements = wanted.placements.as_ref();
+                found.extend(
+                    placements
+                        .into_iter()
+                        .flat_map(|config| placements::differences(config, &index.settings)),
+                );
                 found
             }
             (None, Some(of)) => vec![Problem::Alias { of: of.clone() }],
@@ -317,6 +373,7 @@ mod tests {
     use super::super::{Layout, Template, wanted};
     use super::*;
     use crate::base::ids::ShardId;
+    use crate::support::config::PlacementsConfig;
 
     fn wanted_indices() -> Vec<WantedIndex> {
         let shards = [ShardId::new("eu").unwrap()];
@@ -325,6 +382,7 @@ mod tests {
             shards: &shards,
             location: "home.at",
             gc_deletes: Duration::from_secs(600),
+            placements: PlacementsConfig::default(),
         };
         wanted(&layout, &Template::default()).unwrap()
     }
@@ -419,6 +477,12 @@ mod tests {
                 of_type("home.at", "object", "geo_point"),
             ),
             ("p-placements", "/mappings", json!({"properties": {}}), Problem::ContentMapped),
+            (
+                "p-placements",
+                "/settings/index.number_of_shards",
+                json!("4"),
+                Problem::Primaries { found: 4, wanted: 1 },
+            ),
         ] {
             let changed = found_after(|answer| {
                 let (parent, key) = part.rsplit_once('/').unwrap();
@@ -443,8 +507,9 @@ mod tests {
     }
 
     #[test]
-    fn only_lost_durability_and_another_template_are_warnings() {
+    fn only_lost_durability_and_settings_that_were_asked_for_are_warnings() {
         assert!(Problem::AsyncTranslog.is_warning());
+        assert!(Problem::Primaries { found: 1, wanted: 4 }.is_warning());
         let drift = Problem::NotAsTemplate { what: "a".into(), wanted: "b".into(), found: None };
         assert!(drift.is_warning());
         assert!(!Problem::Missing.is_warning());

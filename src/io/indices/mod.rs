@@ -6,6 +6,7 @@
 //! | `template.rs` | the user's settings and mappings for geoshards |
 //! | `differences.rs` | what is wrong with an index as it is found; the same judgement is passed on a template |
 //! | `drift.rs` | where an index is not as the user's template says |
+//! | `placements.rs` | what `[placements]` says of the placements index |
 //! | `create.rs` | asks Elasticsearch for all of them, and creates those that are missing |
 //!
 //! Three properties cannot be left to chance: the location's type, since Elasticsearch would guess a text or two numbers;
@@ -15,6 +16,7 @@
 mod create;
 mod differences;
 mod drift;
+mod placements;
 mod template;
 
 use std::time::Duration;
@@ -22,11 +24,13 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 pub use create::{CreateReport, IndicesError, create_missing, find, geoshards};
+pub(crate) use differences::HOW_TO_SPLIT;
 pub use differences::{FoundIndices, IndexDifference, Problem, differences};
 pub use template::{Template, TemplateError};
 
 use crate::base::ids::ShardId;
 use crate::io::elastic::Index;
+use crate::support::config::PlacementsConfig;
 
 /// Inputs that determine settings and mappings.
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +43,8 @@ pub struct Layout<'a> {
     pub location: &'a str,
     /// How long Elasticsearch has to remember the version of a deleted document, at least.
     pub gc_deletes: Duration,
+    /// How the placements index is to be.
+    pub placements: PlacementsConfig,
 }
 
 /// An index that has to be there, and how.
@@ -53,8 +59,10 @@ pub struct WantedIndex {
     /// Mappings it is created with.
     pub mappings: Map<String, Value>,
     needs: Needs,
-    /// What the user says about it; nothing about geofold's own.
+    /// What the user's template says about it; nothing about geofold's own.
     template: Template,
+    /// What the configuration says about it, if it is the placements index.
+    placements: Option<PlacementsConfig>,
 }
 
 /// Requirements on every existing index.
@@ -73,7 +81,8 @@ impl WantedIndex {
 }
 
 /// All indices that `layout` needs: one per geoshard, placements and meta. Settings missing from the template are
-/// Elasticsearch's defaults, except those geofold depends on and one primary shard per index.
+/// Elasticsearch's defaults, except those geofold depends on and one primary shard per index; of the placements index, what
+/// `[placements]` says.
 pub fn wanted(layout: &Layout<'_>, template: &Template) -> Result<Vec<WantedIndex>, TemplateError> {
     let Template { settings, mappings } = template.completed(layout)?;
     let geoshards = layout.shards.iter().map(|shard| WantedIndex {
@@ -83,11 +92,13 @@ pub fn wanted(layout: &Layout<'_>, template: &Template) -> Result<Vec<WantedInde
         mappings: mappings.clone(),
         needs: Needs { location: Some(layout.location.to_owned()), gc_deletes: layout.gc_deletes },
         template: template.clone(),
+        placements: None,
     });
     let own = [Index::Placements, Index::Meta].into_iter().map(|index| {
         let name = index.name(layout.prefix);
-        let mut settings = Map::new();
-        settings.insert(SHARDS.to_owned(), json!(1));
+        let placements = (index == Index::Placements).then_some(layout.placements);
+        let mut settings = placements.as_ref().map_or_else(Map::new, placements::settings);
+        settings.entry(SHARDS).or_insert_with(|| json!(1));
         settings.insert(GC_DELETES.to_owned(), json!(time_text(layout.gc_deletes)));
         // The default, set explicitly: an acknowledged placement must survive a crash of the machine (INV-1).
         settings.insert(DURABILITY.to_owned(), json!("request"));
@@ -99,6 +110,7 @@ pub fn wanted(layout: &Layout<'_>, template: &Template) -> Result<Vec<WantedInde
             mappings,
             needs: Needs { location: None, gc_deletes: layout.gc_deletes },
             template: Template::default(),
+            placements,
         }
     });
     Ok(geoshards.chain(own).collect())
@@ -107,6 +119,11 @@ pub fn wanted(layout: &Layout<'_>, template: &Template) -> Result<Vec<WantedInde
 const GC_DELETES: &str = "index.gc_deletes";
 const DURABILITY: &str = "index.translog.durability";
 const SHARDS: &str = "index.number_of_shards";
+
+/// Primary shards of an index with these settings (flat names).
+fn primaries(settings: &Map<String, Value>) -> Option<u16> {
+    setting_text(settings, SHARDS)?.parse().ok()
+}
 
 /// A duration as Elasticsearch reads it.
 fn time_text(duration: Duration) -> String {
@@ -157,6 +174,7 @@ mod tests {
             shards: &shards,
             location: "home.at",
             gc_deletes: Duration::from_secs(600),
+            placements: PlacementsConfig { replicas: Some(2), ..PlacementsConfig::default() },
         };
         let wanted = wanted(&layout, &Template::default()).unwrap();
 
@@ -175,7 +193,9 @@ mod tests {
             },
             "mappings": {"enabled": false},
         });
-        assert_eq!(wanted[2].body(), stored_only);
+        let mut placements = stored_only.clone();
+        placements["settings"]["index.number_of_replicas"] = json!(2);
+        assert_eq!(wanted[2].body(), placements);
         assert_eq!(wanted[3].body(), stored_only);
     }
 

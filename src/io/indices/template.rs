@@ -123,10 +123,16 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::support::config::PlacementsConfig;
 
     fn made_from(template: Value) -> Result<(Value, Value), String> {
-        let layout =
-            Layout { prefix: "p", shards: &[], location: "home.at", gc_deletes: Duration::from_secs(600) };
+        let layout = Layout {
+            prefix: "p",
+            shards: &[],
+            location: "home.at",
+            gc_deletes: Duration::from_secs(600),
+            placements: PlacementsConfig::default(),
+        };
         let template = Template::from_json(&template.to_string()).map_err(|error| error.to_string())?;
         let Template { settings, mappings } =
             template.completed(&layout).map_err(|error| error.to_string())?;

@@ -13,6 +13,7 @@
 //! | `increments.rs` | asks Kafka how the topic of increments is kept |
 //! | `keys.rs` | asks Kafka whether keys are where `kafka.partitioner` puts them |
 //! | `group.rs` | asks workers and Kafka how the group is |
+//! | `placements.rs` | asks Elasticsearch how large the placements index is |
 //! | `search.rs` | asks Elasticsearch |
 //! | `registry.rs` | asks the schema registry |
 //! | `source.rs` | asks the source of truth |
@@ -28,6 +29,7 @@ mod group;
 mod increments;
 mod keys;
 mod maps;
+mod placements;
 pub mod preflight;
 mod registry;
 mod search;
@@ -49,7 +51,7 @@ use crate::io::indices::{Layout, Template, TemplateError, WantedIndex, wanted};
 use crate::io::maps::{MapsRecord, Stored};
 use crate::io::meta::TopicFacts;
 use crate::support::config::types::DeadLetterPolicy;
-use crate::support::config::{Config, JobKind, MoveVisibility, Properties};
+use crate::support::config::{Config, JobKind, MoveVisibility, PlacementsConfig, Properties};
 
 /// How long each end may take to answer a question.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -81,6 +83,8 @@ pub struct CheckTarget {
     pub refreshes: bool,
     /// How long deletes are remembered.
     pub gc_deletes: Duration,
+    /// How the placements index is to be.
+    pub placements: PlacementsConfig,
     /// The indices that have to be there.
     pub indices: Vec<WantedIndex>,
     /// How long each question may take.
@@ -111,6 +115,7 @@ impl CheckTarget {
             refreshes: config.moves.visibility == MoveVisibility::Search
                 || config.distribution.jobs.iter().any(|job| job.kind == JobKind::Refresh),
             gc_deletes: config.elasticsearch.gc_deletes,
+            placements: config.placements,
             indices: Vec::new(),
             timeout: TIMEOUT,
         };
@@ -121,7 +126,13 @@ impl CheckTarget {
     /// The indices that these geoshards need.
     pub fn wanted(&self, shards: &[ShardId]) -> Result<Vec<WantedIndex>, TemplateError> {
         let Self { prefix, searched, .. } = self;
-        let layout = Layout { prefix, shards, location: searched, gc_deletes: self.gc_deletes };
+        let layout = Layout {
+            prefix,
+            shards,
+            location: searched,
+            gc_deletes: self.gc_deletes,
+            placements: self.placements,
+        };
         wanted(&layout, &self.template)
     }
 

@@ -69,6 +69,11 @@ pub(super) async fn look(target: &CheckTarget, elastic: &dyn Elastic) -> SearchS
     };
     let differences = indices::differences(&target.indices, &found);
     side.findings.extend(judge_differences(&differences, target.indices.len()));
+    let placements = Index::Placements.name(&target.prefix);
+    if let Some(primaries) = found.primaries(&placements) {
+        side.findings
+            .extend(super::placements::look(elastic, &target.prefix, primaries, target.timeout).await);
+    }
     // A write into an index that is not there could create it, with a guessed mapping.
     let meta = Index::Meta.name(&target.prefix);
     let has_meta = !differences.iter().any(|difference| {
@@ -426,6 +431,9 @@ mod tests {
                     (200, json!({"defaults": {"action": {"auto_create_index": "false"}}}))
                 }
                 line if line.starts_with("GET /geofold-*?") => (200, Value::Object(indices.clone())),
+                "GET /geofold-placements/_stats/docs,store" => {
+                    (200, json!({"indices": {"geofold-placements": {"primaries": {"docs": {"count": 3}}}}}))
+                }
                 other => panic!("unexpected call {other}"),
             })
         };
@@ -473,7 +481,7 @@ mod tests {
         let server = server(|_| None);
         let levels = levels(&server).await;
         let about: Vec<_> = levels.iter().map(|(about, _)| about.as_str()).collect();
-        assert_eq!(about, [CLUSTER, VERSION, AUTO_CREATE, INDICES, WRITE]);
+        assert_eq!(about, [CLUSTER, VERSION, AUTO_CREATE, INDICES, "placements", WRITE]);
         assert!(levels.iter().all(|(_, level)| *level == CheckLevel::Ok), "{levels:?}");
         assert_eq!(look(&target(), &server).await.remembered, Some(None));
     }

@@ -1,27 +1,10 @@
-//! `[placements]` and `[audit]`: a worker's background jobs that find and clean up inconsistencies.
+//! `[audit]`: a worker's background job that finds and cleans up inconsistencies.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-
-const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-
-/// `[placements]`
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct PlacementsConfig {
-    /// How long the placement of a deleted document is kept, at least, before an audit may sweep it.
-    #[serde(with = "humantime_serde")]
-    pub deleted_retention: Duration,
-}
-
-impl Default for PlacementsConfig {
-    fn default() -> Self {
-        Self { deleted_retention: 7 * DAY }
-    }
-}
 
 /// `[audit]`: the audit that a worker runs by itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -171,6 +171,8 @@ fn with_every_key() -> Config {
     config.route.tls_certificate = path();
     config.route.tls_key = path();
     config.route.tls_client_ca_file = path();
+    config.placements.replicas = Some(0);
+    config.placements.refresh_interval = Some(std::time::Duration::ZERO);
     config.audit.interval = Some(std::time::Duration::ZERO);
     config.audit.temp_dir = path();
     config.reload.interval = Some(std::time::Duration::ZERO);

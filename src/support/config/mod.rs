@@ -4,6 +4,7 @@
 //! - [`counts`]: the sections of live counts; [`database_url`] is one of their values
 //! - [`documents`]: the section of documents and their locations
 //! - [`moves`]: the section of documents that move
+//! - [`placements`]: the section of the placements index
 //! - [`source`]: the section of the source of truth
 //! - [`route`]: the section of the router
 //! - [`load_section`]: the section of load by place
@@ -48,6 +49,7 @@ pub mod load;
 pub mod load_section;
 pub mod moves;
 mod overlay;
+pub mod placements;
 pub mod properties;
 pub mod registry;
 pub mod route;
@@ -57,7 +59,7 @@ mod show;
 pub mod source;
 pub mod types;
 
-pub use audit::{AuditConfig, PlacementsConfig};
+pub use audit::AuditConfig;
 pub use byte_size::ByteSize;
 pub use check::{ConfigFinding, Severity};
 pub use counts::{CollectorConfig, DatabaseConfig, GEOSHARD_FACET, TallyConfig};
@@ -66,6 +68,7 @@ pub use documents::{DocumentsConfig, LatLonFields, LocationFields};
 pub use load::{BadConfigKey, ConfigError, ValueOrigin};
 pub use load_section::LoadConfig;
 pub use moves::{MoveVisibility, MovesConfig};
+pub use placements::PlacementsConfig;
 pub use properties::Properties;
 pub use registry::{KeyForm, RecordFormat, SchemaRegistryConfig};
 pub use route::{RouteConfig, RouteCredentials, WithoutLocation};

@@ -11,13 +11,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::audit::{AuditConfig, PlacementsConfig};
+use super::audit::AuditConfig;
 use super::byte_size::ByteSize;
 use super::campaigns::CampaignsConfig;
 use super::counts::{CollectorConfig, DatabaseConfig, TallyConfig};
 use super::documents::DocumentsConfig;
 use super::load_section::LoadConfig;
 use super::moves::MovesConfig;
+use super::placements::PlacementsConfig;
 use super::properties::Properties;
 use super::registry::{KeyForm, RecordFormat, SchemaRegistryConfig};
 use super::route::RouteConfig;
@@ -73,7 +74,7 @@ pub struct Config {
     pub collector: CollectorConfig,
     /// Batch jobs that apply one action to a list of document ids.
     pub campaigns: CampaignsConfig,
-    /// Retention of placements of deleted documents.
+    /// The index of placements.
     pub placements: PlacementsConfig,
     /// The audit that a worker runs by itself.
     pub audit: AuditConfig,

@@ -11,6 +11,7 @@ use crate::base::clock::BootClock;
 use crate::geoshard::GeoshardMap;
 use crate::io::elastic::http::{Auth, HttpElastic, HttpOptions};
 use crate::io::indices::{self, Layout, Template};
+use crate::support::config::PlacementsConfig;
 use crate::testkit::embedded::broker::EmbeddedBroker;
 use crate::testkit::embedded::elasticsearch::Standin;
 
@@ -36,6 +37,7 @@ pub(super) async fn create_indices(elastic: &HttpElastic, map: &GeoshardMap) -> 
         shards: map.shards(),
         location: "location",
         gc_deletes: Duration::from_secs(600),
+        placements: PlacementsConfig::default(),
     };
     let wanted = indices::wanted(&layout, &Template::default()).context("laying out the demo's indices")?;
     let report = indices::create_missing(elastic, PREFIX, &wanted, Duration::from_secs(20), &|_| ())

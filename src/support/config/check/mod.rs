@@ -5,6 +5,7 @@ mod campaigns;
 mod counts;
 mod distribution;
 mod http;
+mod placements;
 mod registry;
 mod route;
 mod source;
@@ -100,6 +101,7 @@ fn check(config: &Config, has_tls: bool) -> Vec<ConfigFinding> {
     check_sizes(&mut findings, config);
     check_dead_letters(&mut findings, config);
     counts::check_counts(&mut findings, config);
+    placements::check(&mut findings, config);
     audit::check(&mut findings, config);
     distribution::check(&mut findings, config);
     source::check(&mut findings, config);
@@ -528,6 +530,8 @@ fn check_edges(findings: &mut Findings, config: &Config) {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU16;
+
     use super::*;
     use crate::support::config::{LatLonFields, LocationFields, Secret, SecurityProtocol};
 
@@ -659,6 +663,16 @@ mod tests {
                 c.dead_letter.policy = DeadLetterPolicy::Topic;
                 c.dead_letter.topic = Some("documents".into());
             }),
+            ("placements.primaries", "at most 1024", |c| {
+                c.placements.primaries = NonZeroU16::new(1025).unwrap();
+            }),
+            ("placements.refresh_interval", "never", |c| {
+                c.placements.refresh_interval = Some(Duration::from_millis(999));
+            }),
+            ("elasticsearch.gc_deletes", "placements.deleted_retention", |c| {
+                c.placements.deleted_retention = SECONDS(600);
+            }),
+            ("audit.interval", "at least \"1s\"", |c| c.audit.interval = Some(Duration::from_millis(999))),
             ("log.filter", "geofold=debug", |c| c.log.filter = "geofold=loud".into()),
         ];
         for (key, text, change) in cases {
