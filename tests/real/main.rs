@@ -35,6 +35,7 @@ mod one_copy;
 mod operators;
 mod order;
 mod outages;
+mod placements;
 mod prometheus;
 mod quick_start;
 mod refeed;

@@ -14,13 +14,15 @@ fn delete(n: usize) -> Event {
 }
 
 /// As short as a test may wait for.
-fn short_lived() -> Vec<(&'static str, String)> {
+fn short_lived(primaries: usize) -> Vec<(&'static str, String)> {
+    let primaries = format!("primaries = {primaries}");
     [
         ("elasticsearch", "request_timeout = \"3s\""),
         ("elasticsearch", "gc_deletes = \"8s\""),
         ("batch", "timeout = \"4s\""),
         ("shutdown", "revoke_timeout = \"3s\""),
         ("placements", "deleted_retention = \"9s\""),
+        ("placements", &primaries),
     ]
     .map(|(table, line)| (table, line.to_owned()))
     .into()
@@ -37,7 +39,17 @@ fn sweep(world: &World) -> (Option<u64>, String) {
 
 #[test]
 fn placements_of_deleted_documents_go_when_they_are_old_and_committed_and_never_under_a_write() {
-    let world = World::new(WorldOptions { config: short_lived(), ..WorldOptions::default() });
+    sweep_under_load(1);
+}
+
+/// Each of which gives out sequence numbers of its own.
+#[test]
+fn the_same_with_several_primaries() {
+    sweep_under_load(4);
+}
+
+fn sweep_under_load(primaries: usize) {
+    let world = World::new(WorldOptions { config: short_lived(primaries), ..WorldOptions::default() });
     let mut truth = Truth::new();
     let mut events: Vec<Event> = (0..100).map(|n| write(n, 0)).collect();
     events.extend((0..60).map(delete));
