@@ -14,6 +14,7 @@
 //! | `null.rs`, `consumer.rs` | an Elasticsearch that does nothing; a consumer that does nothing |
 //! | `latency.rs` | how long until a write is found, at shares of what the worker can do |
 //! | `freshness.rs` | the same at fixed loads, with and without a refresh job, beside the peer |
+//! | `placements.rs` | new documents and moves with several numbers of primaries of the placements index |
 //! | `probe.rs` | looks how long it takes until a write is found |
 //! | `report.rs`, `plot.rs` | what came out |
 
@@ -26,6 +27,7 @@ mod loader;
 mod naive;
 mod null;
 mod peer;
+mod placements;
 mod plot;
 mod probe;
 mod process;
@@ -93,6 +95,9 @@ struct Options {
     /// partitions, backlog.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
+    /// Only this: new documents and moves with each of these numbers of primaries of the placements index, such as 1,4,8.
+    #[arg(long, value_delimiter = ',')]
+    placements: Vec<u16>,
     /// Count tags, ages and geoshards (docs/counts.md), to see what that costs: compare the ratio to the raw loader with and
     /// without.
     #[arg(long)]
@@ -121,7 +126,8 @@ impl Options {
     }
 
     fn runs(&self, workload: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|only| only == workload)
+        let is_any = self.only.is_empty() && self.placements.is_empty();
+        is_any || self.only.iter().any(|only| only == workload)
     }
 }
 
@@ -134,6 +140,7 @@ fn main() -> Result<()> {
     if ["new", "in-place", "cold", "hot-keys", "moves", "day"].iter().any(|some| options.runs(some)) {
         with_elasticsearch(&options, &mut report)?;
     }
+    report.placements = placements::measure(&options, &options.placements)?;
     if options.runs("latency") {
         report.latency = latency::measure(&options)?;
     }

@@ -11,6 +11,7 @@ use anyhow::{Context, Result};
 
 use crate::freshness::{self, Freshness};
 use crate::latency::Latency;
+use crate::placements::{self, Primaries};
 use crate::process::Operations;
 use crate::{Options, plot};
 
@@ -153,6 +154,8 @@ pub struct Report {
     pub peak_mebibytes: Option<f64>,
     /// That of the job, while it was looked at how long it takes until a write is found.
     refresh_interval: String,
+    /// New documents and moves, by primaries of the placements index.
+    pub placements: Vec<Primaries>,
     /// How long until a write is found.
     pub latency: Vec<Latency>,
     /// The same at fixed loads, beside the peer.
@@ -194,6 +197,7 @@ impl Report {
             has_peer: options.peer.is_some(),
             peak_mebibytes: None,
             refresh_interval: options.refresh_interval.clone(),
+            placements: Vec::new(),
             latency: Vec::new(),
             freshness: Vec::new(),
             backlog: None,
@@ -262,6 +266,7 @@ impl Report {
                 operations.join(", "),
             );
         }
+        text.push_str(&placements::table(&self.placements));
         text.push_str(&self.latency_table());
         text.push_str(&freshness::table(&self.freshness));
         if let Some(peak) = self.peak_mebibytes {
@@ -379,7 +384,7 @@ fn load_average() -> Result<String> {
 }
 
 /// The middle, or the mean of the two in the middle.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     match values.len() {
