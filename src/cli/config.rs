@@ -39,8 +39,11 @@ struct InitArgs {
     #[arg(long, value_name = "NAME")]
     topic: String,
     /// URLs of Elasticsearch's nodes.
-    #[arg(long, value_name = "URL", value_delimiter = ',', required = true)]
+    #[arg(long, value_name = "URL", value_delimiter = ',', required_unless_present = "cloud_id")]
     elasticsearch: Vec<String>,
+    /// Cloud ID of a deployment of Elastic Cloud, instead of --elasticsearch.
+    #[arg(long, value_name = "ID", conflicts_with = "elasticsearch")]
+    cloud_id: Option<String>,
     /// Geoshard map, as `geofold shards plan` makes it; a relative path starts at the file's folder.
     #[arg(long, value_name = "FILE")]
     map: PathBuf,
@@ -131,7 +134,7 @@ fn text(args: &InitArgs) -> String {
          # How producers choose the partition of a key: \"murmur2\" (Java), \"crc32\" (librdkafka), \"fnv1a\" (Sarama).\n\
          # partitioner = \"murmur2\"\n\n\
          [elasticsearch]\n\
-         urls = [{urls}]\n\
+         {nodes}\n\
          # Start of every index name.\n\
          prefix = \"geofold\"\n\
          # username = \"geofold\"\n\
@@ -150,7 +153,10 @@ fn text(args: &InitArgs) -> String {
         brokers = list(&args.brokers),
         topic = quoted(&args.topic),
         group = quoted(&args.group),
-        urls = list(&args.elasticsearch),
+        nodes = match &args.cloud_id {
+            Some(id) => format!("cloud_id = {}", quoted(id)),
+            None => format!("urls = [{}]", list(&args.elasticsearch)),
+        },
         map = quoted(&args.map.to_string_lossy()),
     )
 }
@@ -166,6 +172,7 @@ mod tests {
             brokers: vec!["a:1".to_owned(), " b:2".to_owned()],
             topic: topic.to_owned(),
             elasticsearch: vec!["http://e:9200".to_owned()],
+            cloud_id: None,
             map: "map.json".into(),
             group: "g".to_owned(),
             dead_letter_topic: dead_letter_topic.map(str::to_owned),
@@ -207,6 +214,19 @@ mod tests {
         config.elasticsearch.urls.clone_from(&default.elasticsearch.urls);
         config.geoshards = default.geoshards.clone();
         assert_eq!(config, default);
+    }
+
+    #[test]
+    fn cloud_id_is_written_instead_of_urls() {
+        let id = "places:ZXUtY2VudHJhbC0xLmF3cy5jbG91ZC5lcy5pbyRhYmMxMjMkZGVmNDU2";
+        let args = InitArgs {
+            elasticsearch: Vec::new(),
+            cloud_id: Some(id.to_owned()),
+            ..args("documents", None, true)
+        };
+        let config = loaded(&args).elasticsearch;
+        assert!(config.urls.is_empty());
+        assert_eq!(config.nodes()[0].to_string(), "https://abc123.eu-central-1.aws.cloud.es.io");
     }
 
     #[test]

@@ -64,7 +64,7 @@ pub(super) fn elasticsearch_as(
         }
     };
     let options = HttpOptions {
-        urls: elasticsearch.urls.iter().map(|url| url.as_url().clone()).collect(),
+        urls: elasticsearch.nodes().iter().map(|url| url.as_url().clone()).collect(),
         auth,
         ca_pem,
         prefix: elasticsearch.prefix.clone(),

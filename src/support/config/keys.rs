@@ -21,7 +21,10 @@ pub(super) const FREE: [&str; 4] = [LIBRDKAFKA[0], LIBRDKAFKA[1], "tally.facets"
 /// A key that is a path, or a table with these keys.
 const PAIR: (&str, [&str; 2]) = ("documents.location", ["lat", "lon"]);
 
-/// Keys that a file must set.
+/// Keys of which each takes the other's place.
+const ALTERNATIVES: [&str; 2] = ["elasticsearch.urls", "elasticsearch.cloud_id"];
+
+/// Keys that a file must set, or their [`alternative`].
 pub(super) const REQUIRED: [&str; 3] = ["kafka.brokers", "kafka.topic", "elasticsearch.urls"];
 
 /// Keys whose value may be in a file named by `<key>_file`.
@@ -112,6 +115,12 @@ pub(super) fn of_pair(key: &str) -> Option<(&'static str, &'static str)> {
     parts.into_iter().find(|part| *part == name).map(|part| (whole, part))
 }
 
+/// The key that may be given in place of `key`.
+pub(super) fn alternative(key: &str) -> Option<&'static str> {
+    let place = ALTERNATIVES.iter().position(|one| *one == key)?;
+    Some(ALTERNATIVES[1 - place])
+}
+
 /// Keys that a value for `key` replaces: the parts of a pair or the whole, whichever it is not.
 pub(super) fn other_forms(key: &str) -> Vec<String> {
     let (whole, parts) = PAIR;
@@ -130,6 +139,7 @@ fn with_every_key() -> Config {
     config.kafka.sasl_password = secret();
     config.kafka.sasl_password_file = path();
     config.kafka.ssl_ca_file = path();
+    config.elasticsearch.cloud_id = "name:aCRl".parse().ok();
     config.elasticsearch.username = Some(text());
     config.elasticsearch.password = secret();
     config.elasticsearch.password_file = path();

@@ -138,6 +138,10 @@ impl Loader<'_> {
         self.refuse_foreign_keys(&given, config.kafka.group_protocol);
         self.stop_if_bad()?;
         self.resolve_paths(&mut config);
+        if config.elasticsearch.cloud_id.is_some() {
+            // The default of a key that was not given.
+            config.elasticsearch.urls.clear();
+        }
         Ok(config)
     }
 
@@ -258,10 +262,19 @@ impl Loader<'_> {
 
     fn require(&mut self, given: &BTreeMap<String, Given>) {
         for key in REQUIRED {
-            if !given.contains_key(key) {
-                let example = self.keys.example(key).map(Value::to_string).unwrap_or_default();
-                let problem = format!("required; for example {example}");
-                self.complain(ValueOrigin::File(self.file.to_owned()), key, problem);
+            let other = keys::alternative(key);
+            let other_given = other.and_then(|other| given.get(other));
+            match (given.get(key), other.zip(other_given)) {
+                (Some(_), Some((other, Given { place, .. }))) => {
+                    self.complain(place.clone(), other, format!("give either {key} or {other}, not both"));
+                }
+                (None, None) => {
+                    let example = self.keys.example(key).map(Value::to_string).unwrap_or_default();
+                    let or = other.map(|other| format!(", or {other}")).unwrap_or_default();
+                    let problem = format!("required{or}; for example {example}");
+                    self.complain(ValueOrigin::File(self.file.to_owned()), key, problem);
+                }
+                _ => {}
             }
         }
     }
@@ -404,12 +417,12 @@ fn nest(given: &BTreeMap<String, Given>) -> Table {
 }
 
 /// A secret from the environment replaces the file that the configuration names for it, and the other way round; so do a path
-/// and a pair.
+/// and a pair, and alternatives.
 fn drop_twin_in_file(given: &mut BTreeMap<String, Given>, key: &str) {
     let twins = match key.strip_suffix("_file") {
         Some(stem) if SECRETS.contains(&stem) => vec![stem.to_owned()],
         _ if SECRETS.contains(&key) => vec![format!("{key}_file")],
-        _ => keys::other_forms(key),
+        _ => keys::alternative(key).map(str::to_owned).into_iter().chain(keys::other_forms(key)).collect(),
     };
     for twin in twins {
         if given.get(&twin).is_some_and(|given| given.place != ValueOrigin::Environment) {

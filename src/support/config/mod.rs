@@ -1,6 +1,6 @@
 //! The configuration: one TOML file, overridden by the environment, checked before anything runs.
 //!
-//! - [`types`]: a type for each section, with its defaults; [`byte_size`], [`secret`], [`server_url`] are its values
+//! - [`types`]: a type for each section, with its defaults; [`byte_size`], [`secret`], [`server_url`], [`cloud_id`] are its values
 //! - [`counts`]: the sections of live counts; [`database_url`] is one of their values
 //! - [`documents`]: the section of documents and their locations
 //! - [`moves`]: the section of documents that move
@@ -40,6 +40,7 @@ pub mod audit;
 pub mod byte_size;
 pub mod campaigns;
 pub mod check;
+pub mod cloud_id;
 pub mod counts;
 pub mod database_url;
 pub mod documents;
@@ -62,6 +63,7 @@ pub mod types;
 pub use audit::AuditConfig;
 pub use byte_size::ByteSize;
 pub use check::{ConfigFinding, Severity};
+pub use cloud_id::CloudId;
 pub use counts::{CollectorConfig, DatabaseConfig, GEOSHARD_FACET, TallyConfig};
 pub use database_url::DatabaseUrl;
 pub use documents::{DocumentsConfig, LatLonFields, LocationFields};

@@ -80,9 +80,16 @@ fn the_file_in_the_repository_holds_every_key_once_under_a_comment() {
 #[test]
 fn commented_out_keys_have_values_of_the_right_type() {
     let text = fs::read_to_string(repository_file()).unwrap();
-    // Secrets are there twice, as themselves and in a file; the other group protocol's key is refused by rule.
-    let left_out =
-        ["remote_assignor", "sasl_password_file", "password_file", "api_key_file", "bearer_token_file"];
+    // Secrets are there twice, as themselves and in a file; the other group protocol's key is refused by rule, and so is
+    // what takes the place of urls.
+    let left_out = [
+        "remote_assignor",
+        "cloud_id",
+        "sasl_password_file",
+        "password_file",
+        "api_key_file",
+        "bearer_token_file",
+    ];
     let taken = text.lines().filter_map(|line| match key_line(line) {
         Some((name, _)) if left_out.contains(&name) => None,
         Some((_, bare)) => Some(bare),
@@ -133,6 +140,52 @@ fn all_missing_keys_are_reported_at_once() {
         )
         .is_ok()
     );
+}
+
+/// That of the repository's file.
+fn cloud_id() -> String {
+    let text = fs::read_to_string(repository_file()).unwrap();
+    let (_, rest) = text.split_once("# cloud_id = \"").unwrap();
+    rest.split('"').next().unwrap().to_owned()
+}
+
+#[test]
+fn cloud_id_takes_the_place_of_urls() {
+    const KAFKA: &str = "kafka.brokers = ['a:1']\nkafka.topic = 't'\n";
+    let in_file = format!("elasticsearch.cloud_id = '{}'", cloud_id());
+    let config = load(&format!("{KAFKA}{in_file}"), &[]).unwrap();
+    let nodes = |config: &Config| -> Vec<String> {
+        config.elasticsearch.nodes().iter().map(ToString::to_string).collect()
+    };
+    assert_eq!(nodes(&config), ["https://abc123.eu-central-1.aws.cloud.es.io"]);
+    assert_eq!(config.findings(), []);
+    let shown = config.to_redacted_toml();
+    assert_eq!(load(&shown, &[]).unwrap(), config, "what is shown can be read again: {shown}");
+
+    let both = complaint(&in_file, &[]);
+    let expected = "configuration:5: elasticsearch.cloud_id: give either elasticsearch.urls or elasticsearch.cloud_id, not both";
+    assert_eq!(both, expected);
+    let none = load(KAFKA, &[]).unwrap_err().to_string();
+    assert!(none.contains("elasticsearch.urls: required, or elasticsearch.cloud_id; for example"), "{none}");
+    assert!(!complaint("elasticsearch.cloud_id = 'id:hunter2'", &[]).contains("hunter2"));
+    let error = load(&format!("{KAFKA}elasticsearch.cloud_id = 'id:hunter2'"), &[]).unwrap_err();
+    assert!(
+        error.to_string().starts_with("configuration:3: elasticsearch.cloud_id: this is not a Cloud ID"),
+        "{error}"
+    );
+    assert!(!format!("{error} {error:?}").contains("hunter2"), "{error:?}");
+}
+
+#[test]
+fn cloud_id_and_urls_replace_each_other_in_the_environment() {
+    let (id, urls) = (cloud_id(), ("GEOFOLD_ELASTICSEARCH__URLS", "http://b:1"));
+    let in_env = ("GEOFOLD_ELASTICSEARCH__CLOUD_ID", id.as_str());
+    let config = load_least("", &[in_env]);
+    assert!(config.elasticsearch.cloud_id.is_some() && config.elasticsearch.urls.is_empty());
+    let in_file = format!("kafka.brokers = ['a:1']\nkafka.topic = 't'\nelasticsearch.cloud_id = '{id}'");
+    let config = load(&in_file, &[urls]).unwrap();
+    assert_eq!((config.elasticsearch.urls.len(), config.elasticsearch.cloud_id), (1, None));
+    assert!(complaint("", &[in_env, urls]).contains("not both"));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::audit::AuditConfig;
 use super::byte_size::ByteSize;
 use super::campaigns::CampaignsConfig;
+use super::cloud_id::CloudId;
 use super::counts::{CollectorConfig, DatabaseConfig, TallyConfig};
 use super::documents::DocumentsConfig;
 use super::load_section::LoadConfig;
@@ -277,8 +278,11 @@ pub enum SaslMechanism {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ElasticsearchConfig {
-    /// Nodes to send requests to. Required in the file.
+    /// Nodes to send requests to. Required in the file, or [`ElasticsearchConfig::cloud_id`]; empty with it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub urls: Vec<ServerUrl>,
+    /// A deployment of Elastic Cloud, in place of the nodes.
+    pub cloud_id: Option<CloudId>,
     /// User name for basic authentication.
     pub username: Option<String>,
     /// Password for basic authentication, given here or read from [`ElasticsearchConfig::password_file`].
@@ -315,6 +319,7 @@ impl Default for ElasticsearchConfig {
     fn default() -> Self {
         Self {
             urls: vec![ServerUrl::local(9200)],
+            cloud_id: None,
             username: None,
             password: None,
             password_file: None,
@@ -375,6 +380,14 @@ pub enum ElasticsearchCredentials<'a> {
 }
 
 impl ElasticsearchConfig {
+    /// Where to send requests.
+    pub fn nodes(&self) -> &[ServerUrl] {
+        match &self.cloud_id {
+            Some(id) => std::slice::from_ref(id.url()),
+            None => &self.urls,
+        }
+    }
+
     /// The configured way to authenticate; `None` for a server without security.
     pub fn credentials(&self) -> Option<ElasticsearchCredentials<'_>> {
         if let Some(key) = &self.api_key {

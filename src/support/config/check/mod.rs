@@ -22,6 +22,7 @@ use super::load_section::LoadConfig;
 use super::moves::{MoveVisibility, MovesConfig};
 use super::properties::{self, Properties};
 use super::secret::Secret;
+use super::server_url::ServerUrl;
 use super::types::{
     AwsService, Config, DeadLetterPolicy, ElasticsearchConfig, GroupProtocol, KafkaConfig, SaslMechanism,
 };
@@ -306,7 +307,7 @@ fn check_properties(findings: &mut Findings, config: &Config) {
 }
 
 fn check_elasticsearch(findings: &mut Findings, elasticsearch: &ElasticsearchConfig) {
-    if elasticsearch.urls.is_empty() {
+    if elasticsearch.nodes().is_empty() {
         findings.error("elasticsearch.urls", "names no server; write [\"http://host:9200\"]");
     }
     let prefix = elasticsearch.prefix.as_bytes();
@@ -378,7 +379,7 @@ fn check_credentials(findings: &mut Findings, elasticsearch: &ElasticsearchConfi
     } else if elasticsearch.aws_service != AwsService::Es {
         findings.error("elasticsearch.aws_service", "has no effect without aws_region; set it");
     }
-    for url in &elasticsearch.urls {
+    for url in elasticsearch.nodes() {
         if (has_password || has_key || has_region) && !url.uses_tls() && !url.is_loopback() {
             findings.warning(
                 "elasticsearch.urls",
@@ -386,7 +387,7 @@ fn check_credentials(findings: &mut Findings, elasticsearch: &ElasticsearchConfi
             );
         }
     }
-    if elasticsearch.ca_file.is_some() && !elasticsearch.urls.iter().any(|url| url.uses_tls()) {
+    if elasticsearch.ca_file.is_some() && !elasticsearch.nodes().iter().any(ServerUrl::uses_tls) {
         findings.warning("elasticsearch.ca_file", "has no effect with http; use https, or remove it");
     }
 }
