@@ -18,7 +18,7 @@ use geofold::base::random::Random;
 use geofold::core::decode::LocationPath;
 use geofold::core::placement::Placement;
 use geofold::geoshard::{GeoshardMap, LiveMaps};
-use geofold::io::elastic::http::{Auth, HttpElastic, HttpOptions};
+use geofold::io::elastic::http::{HttpElastic, HttpOptions};
 use geofold::ops::audit::{Audit, AuditOptions, Fit, SeenPage, Sightings};
 use geofold::testkit::embedded::elasticsearch::{Standin, StandinOptions, WriteContent, WriteGuard};
 
@@ -95,13 +95,7 @@ async fn whole_audit(documents: u64) {
         write("bench-placements", WriteGuard::Absent, &placement.to_json());
     }
     let elastic = HttpElastic::connect(
-        &HttpOptions {
-            urls: vec![standin.url().parse().unwrap()],
-            auth: Auth::None,
-            ca_pem: None,
-            prefix: "bench".to_owned(),
-            request_timeout: Duration::from_secs(60),
-        },
+        &HttpOptions::new(vec![standin.url().parse().unwrap()], "bench", Duration::from_secs(60)),
         Arc::new(BootClock),
     )
     .unwrap();

@@ -17,6 +17,7 @@ use crate::io::elastic::repeat::RepeatedReads;
 use crate::io::indices::{self, Layout, Template, WantedIndex};
 use crate::io::maps::{MapsRecord, MapsStore};
 use crate::support::config::{Config, DeadLetterPolicy, ElasticsearchCredentials, KeyForm};
+use crate::support::tls::ClientIdentity;
 use crate::worker::record;
 
 /// A client for the configured Elasticsearch. It does not connect yet.
@@ -63,10 +64,20 @@ pub(super) fn elasticsearch_as(
             Some(pem)
         }
     };
+    let identity = match (&elasticsearch.client_cert_file, &elasticsearch.client_key_file) {
+        (Some(certificate), Some(key)) => {
+            let certificate = ("elasticsearch.client_cert_file", certificate.as_path());
+            let identity = ClientIdentity::read(certificate, ("elasticsearch.client_key_file", key));
+            Some(identity.map_err(Failure::usage)?)
+        }
+        // Refused by the configuration's checks, unless there is neither.
+        _ => None,
+    };
     let options = HttpOptions {
         urls: elasticsearch.nodes().iter().map(|url| url.as_url().clone()).collect(),
         auth,
         ca_pem,
+        identity,
         prefix: elasticsearch.prefix.clone(),
         request_timeout: elasticsearch.request_timeout,
     };

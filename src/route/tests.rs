@@ -17,7 +17,7 @@ use crate::base::position::Epoch;
 use crate::base::random::Random;
 use crate::geoshard::GeoshardMap;
 use crate::io::elastic::Method;
-use crate::io::elastic::http::{Auth, Forward, HttpElastic, HttpOptions};
+use crate::io::elastic::http::{Forward, HttpElastic, HttpOptions};
 use crate::io::maps::{MapsReader, MapsRecord, MapsStore, Watcher};
 use crate::support::config::{RouteConfig, WithoutLocation};
 use crate::support::telemetry::route::{Retried, RouteMetrics, SentLabel};
@@ -32,13 +32,7 @@ struct Rig {
 }
 
 fn http(standin: &Standin) -> HttpElastic {
-    let options = HttpOptions {
-        urls: vec![standin.url().parse().unwrap()],
-        auth: Auth::None,
-        ca_pem: None,
-        prefix: "p".to_owned(),
-        request_timeout: LIMIT,
-    };
+    let options = HttpOptions::new(vec![standin.url().parse().unwrap()], "p", LIMIT);
     HttpElastic::connect(&options, Arc::new(BootClock)).unwrap()
 }
 

@@ -1,5 +1,7 @@
-//! TLS of a listener: certificate, key and the authorities of clients, from PEM files that are read again when they change.
+//! TLS from PEM files. Of a listener: certificate, key and the authorities of clients, read again when they change. Of a client: the
+//! certificate and key by which it proves who it is, read once.
 
+use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -7,9 +9,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use thiserror::Error;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
-use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::sign::CertifiedKey;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 /// What the files are called in the configuration, and where they are.
@@ -48,6 +51,39 @@ pub enum TlsError {
         /// What is wrong.
         reason: String,
     },
+}
+
+/// The certificate and private key of a client. Never shown by `Debug`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClientIdentity {
+    pem: Vec<u8>,
+}
+
+impl ClientIdentity {
+    /// Reads two files, each beside what it is called in the configuration.
+    ///
+    /// # Errors
+    /// If they cannot be used.
+    pub fn read(certificate: (&'static str, &Path), key: (&'static str, &Path)) -> Result<Self, TlsError> {
+        let (chain_pem, key_pem) = (contents(certificate)?, contents(key)?);
+        let chain = certificates(certificate.0, certificate.1, &chain_pem)?;
+        let private_key = private_key(key.0, key.1, &key_pem)?;
+        CertifiedKey::from_der(chain, private_key, &ring::default_provider()).map_err(|error| {
+            TlsError::Pair { certificate: certificate.0, key: key.0, reason: error.to_string() }
+        })?;
+        Ok(Self { pem: [chain_pem.as_slice(), b"\n", &key_pem].concat() })
+    }
+
+    /// The certificates and, last, the key.
+    pub fn pem(&self) -> &[u8] {
+        &self.pem
+    }
+}
+
+impl fmt::Debug for ClientIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClientIdentity(redacted)")
+    }
 }
 
 /// TLS as the files say. Cheap to clone.
@@ -108,9 +144,7 @@ struct Contents {
 
 impl Contents {
     fn read(files: &TlsFiles) -> Result<Self, TlsError> {
-        let read = |(key, path): &(&'static str, PathBuf)| {
-            std::fs::read(path).map_err(|error| unusable(key, path, error.to_string()))
-        };
+        let read = |file: &(&'static str, PathBuf)| contents((file.0, &file.1));
         Ok(Self {
             certificate: read(&files.certificate)?,
             key: read(&files.key)?,
@@ -147,13 +181,27 @@ impl Current {
             _ => config.with_no_client_auth(),
         };
         let chain = certificates(files.certificate.0, &files.certificate.1, &contents.certificate)?;
-        let key = PrivateKeyDer::from_pem_slice(&contents.key)
-            .map_err(|error| unusable(files.key.0, &files.key.1, error.to_string()))?;
+        let key = private_key(files.key.0, &files.key.1, &contents.key)?;
         let mut config =
             config.with_single_cert(chain, key).map_err(|error| mismatched(error.to_string()))?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Self { digest: contents.digest(), config: Arc::new(config) })
     }
+}
+
+fn contents((key, path): (&'static str, &Path)) -> Result<Vec<u8>, TlsError> {
+    std::fs::read(path).map_err(|error| unusable(key, path, error.to_string()))
+}
+
+/// The library's error may quote a line of the file: a key whose line breaks were lost is one line.
+fn private_key(key: &'static str, path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsError> {
+    PrivateKeyDer::from_pem_slice(pem).map_err(|error| {
+        let reason = match error {
+            pem::Error::NoItemsFound => "no private key without a passphrase is in it",
+            _ => "it is no PEM file, or its line breaks were lost",
+        };
+        unusable(key, path, reason.to_owned())
+    })
 }
 
 fn certificates(
@@ -179,6 +227,36 @@ mod tests {
 
     const FIRST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/support/tls/endpoint");
     const SECOND: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/route/tls/router");
+
+    #[test]
+    fn client_files_that_cannot_be_used_are_named_and_no_key_is_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let (certificate, key) = (folder.path().join("pem"), folder.path().join("key"));
+        let read = || ClientIdentity::read(("cert_file", &certificate), ("key_file", &key));
+        let refused = |says: &[&str]| {
+            let error = read().unwrap_err();
+            let shown = format!("{error} {error:?}");
+            assert!(says.iter().all(|words| shown.contains(words)), "no {says:?} in {shown}");
+            // What every key of this kind begins with, as text and as numbers.
+            assert!(!shown.contains("MIGH") && !shown.contains("77, 73, 71, 72"), "{shown}");
+        };
+        let copy = |from: String, to: &Path| std::fs::copy(from, to).unwrap();
+        refused(&["reading cert_file", "pem"]);
+        copy(format!("{FIRST}.pem"), &certificate);
+        refused(&["reading key_file", "key"]);
+        copy(format!("{FIRST}.pem"), &key);
+        refused(&["reading key_file", "no private key"]);
+        let text = std::fs::read_to_string(format!("{FIRST}.key")).unwrap();
+        assert!(text.contains("MIGH"), "{text}");
+        std::fs::write(&key, text.replace('\n', "")).unwrap();
+        refused(&["reading key_file", "line breaks"]);
+        copy(format!("{SECOND}.key"), &key);
+        refused(&["cert_file and key_file cannot be used"]);
+        copy(format!("{FIRST}.key"), &key);
+        let identity = read().unwrap();
+        assert!(identity.pem().ends_with(text.as_bytes()));
+        assert!(!format!("{identity:?}").contains("MIGH"));
+    }
 
     #[test]
     fn files_are_followed_once_they_can_be_used() {

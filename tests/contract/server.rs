@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use geofold::base::clock::BootClock;
-use geofold::io::elastic::http::{Auth, HttpElastic, HttpOptions};
+use geofold::io::elastic::http::{HttpElastic, HttpOptions};
 use serde_json::{Value, json};
 
 /// Of a request. On a busy machine a refresh has taken more than 20 s.
@@ -128,13 +128,7 @@ impl Server {
 
     /// geofold's own client, with this case's prefix.
     pub fn elastic(&self) -> HttpElastic {
-        let options = HttpOptions {
-            urls: vec![self.url.parse().unwrap()],
-            auth: Auth::None,
-            ca_pem: None,
-            prefix: self.prefix.clone(),
-            request_timeout: LIMIT,
-        };
+        let options = HttpOptions::new(vec![self.url.parse().unwrap()], self.prefix.clone(), LIMIT);
         HttpElastic::connect(&options, Arc::new(BootClock)).unwrap()
     }
 

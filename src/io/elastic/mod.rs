@@ -85,7 +85,7 @@ pub enum CallError {
 /// What to do about a status, as the end of its error.
 fn advice(status: u16) -> &'static str {
     match status {
-        401 => "; check elasticsearch.username and password, or api_key, or aws_region",
+        401 => "; check elasticsearch.username and password, or api_key, or aws_region, or client_cert_file",
         _ => "",
     }
 }

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
     use crate::base::clock::BootClock;
     use crate::base::ids::{DocId, ShardId};
-    use crate::io::elastic::http::{Auth, HttpElastic, HttpOptions};
+    use crate::io::elastic::http::{HttpElastic, HttpOptions};
     use crate::io::elastic::{AdminCall, BulkOp, Index, Method, WriteCondition};
     use crate::testkit::embedded::elasticsearch::{Standin, StandinOptions};
 
@@ -123,13 +123,7 @@ mod tests {
     #[tokio::test]
     async fn documents_of_all_indices_are_points_and_those_without_one_are_counted() {
         let standin = Standin::start(StandinOptions::default()).await.unwrap();
-        let options = HttpOptions {
-            urls: vec![standin.url().parse().unwrap()],
-            auth: Auth::None,
-            ca_pem: None,
-            prefix: "p".to_owned(),
-            request_timeout: SOON,
-        };
+        let options = HttpOptions::new(vec![standin.url().parse().unwrap()], "p", SOON);
         let elastic = HttpElastic::connect(&options, std::sync::Arc::new(BootClock)).unwrap();
         let mappings = json!({"mappings": {"properties": {"at": {"type": "geo_point"}}}});
         for index in ["p-a", "p-b"] {

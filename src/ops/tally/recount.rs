@@ -99,7 +99,7 @@ mod tests {
     use crate::base::clock::BootClock;
     use crate::base::ids::DocId;
     use crate::core::counting::facets::FacetLimits;
-    use crate::io::elastic::http::{Auth, HttpElastic, HttpOptions};
+    use crate::io::elastic::http::{HttpElastic, HttpOptions};
     use crate::io::elastic::{AdminCall, BulkOp, Index, Method, WriteCondition};
     use crate::testkit::embedded::elasticsearch::{Standin, StandinOptions};
 
@@ -112,13 +112,7 @@ mod tests {
     #[tokio::test]
     async fn all_documents_are_counted_by_their_facets_and_their_geoshard() {
         let standin = Standin::start(StandinOptions::default()).await.unwrap();
-        let options = HttpOptions {
-            urls: vec![standin.url().parse().unwrap()],
-            auth: Auth::None,
-            ca_pem: None,
-            prefix: "p".to_owned(),
-            request_timeout: SOON,
-        };
+        let options = HttpOptions::new(vec![standin.url().parse().unwrap()], "p", SOON);
         let elastic = HttpElastic::connect(&options, std::sync::Arc::new(BootClock)).unwrap();
         let shards = ["a", "b", "c"].map(|name| ShardId::new(name).unwrap());
         for shard in &shards {

@@ -147,6 +147,8 @@ fn with_every_key() -> Config {
     config.elasticsearch.api_key_file = path();
     config.elasticsearch.aws_region = Some(text());
     config.elasticsearch.ca_file = path();
+    config.elasticsearch.client_cert_file = path();
+    config.elasticsearch.client_key_file = path();
     config.documents.point = Some(text());
     config.documents.on_missing = Some(OnMissing::Drop);
     config.geoshards.index_template = path();

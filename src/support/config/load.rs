@@ -327,6 +327,8 @@ impl Loader<'_> {
             &mut elasticsearch.password_file,
             &mut elasticsearch.api_key_file,
             &mut elasticsearch.ca_file,
+            &mut elasticsearch.client_cert_file,
+            &mut elasticsearch.client_key_file,
             &mut config.geoshards.index_template,
             &mut config.schema_registry.password_file,
             &mut config.schema_registry.bearer_token_file,

@@ -299,6 +299,10 @@ pub struct ElasticsearchConfig {
     pub aws_service: AwsService,
     /// Certificates of the authorities that may sign the server's certificate, PEM; the built-in ones if not given.
     pub ca_file: Option<PathBuf>,
+    /// Certificate by which geofold proves who it is, PEM, behind it those between it and its authority; none if not given.
+    pub client_cert_file: Option<PathBuf>,
+    /// Private key of the certificate, PEM.
+    pub client_key_file: Option<PathBuf>,
     /// Start of every index name: `<prefix>-<geoshard>`, `<prefix>-placements`, `<prefix>-meta`.
     pub prefix: String,
     /// A request without an answer after this time has failed.
@@ -328,6 +332,8 @@ impl Default for ElasticsearchConfig {
             aws_region: None,
             aws_service: AwsService::Es,
             ca_file: None,
+            client_cert_file: None,
+            client_key_file: None,
             prefix: "geofold".to_owned(),
             request_timeout: Duration::from_secs(20),
             max_in_flight: 4,

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use super::topic;
 use crate::base::clock::BootClock;
 use crate::geoshard::GeoshardMap;
-use crate::io::elastic::http::{Auth, HttpElastic, HttpOptions};
+use crate::io::elastic::http::{HttpElastic, HttpOptions};
 use crate::io::indices::{self, Layout, Template};
 use crate::support::config::PlacementsConfig;
 use crate::testkit::embedded::broker::EmbeddedBroker;
@@ -21,13 +21,11 @@ pub(super) const MAP: &str = include_str!("../../../config/map-55.json");
 const SESSION: Duration = Duration::from_secs(2);
 
 pub(super) fn connect(standin: &Standin) -> Result<HttpElastic> {
-    let options = HttpOptions {
-        urls: vec![standin.url().parse().context("the stand-in's address")?],
-        auth: Auth::None,
-        ca_pem: None,
-        prefix: PREFIX.to_owned(),
-        request_timeout: Duration::from_secs(20),
-    };
+    let options = HttpOptions::new(
+        vec![standin.url().parse().context("the stand-in's address")?],
+        PREFIX,
+        Duration::from_secs(20),
+    );
     HttpElastic::connect(&options, Arc::new(BootClock)).context("connecting to the stand-in")
 }
 

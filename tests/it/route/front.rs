@@ -11,7 +11,8 @@ use reqwest::Method;
 use reqwest::blocking::Client;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
 /// Certificates of the tests' own authority.
 pub const TLS_FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/support/tls");
@@ -73,11 +74,30 @@ impl Front {
 
     /// With TLS, by a certificate of the tests' own authority.
     pub fn start_with_tls(to: &str) -> Self {
+        Self::with_tls(to, None)
+    }
+
+    /// The same for clients that have a certificate of this authority.
+    pub fn start_for_holders(to: &str, authority: &str) -> Self {
+        Self::with_tls(to, Some(authority))
+    }
+
+    fn with_tls(to: &str, authority: Option<&str>) -> Self {
         let certificate = CertificateDer::from_pem_file(format!("{TLS_FILES}/endpoint.pem")).unwrap();
         let key = PrivateKeyDer::from_pem_file(format!("{TLS_FILES}/endpoint.key")).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let config = config.unwrap().with_no_client_auth().with_single_cert(vec![certificate], key).unwrap();
+        let config = ServerConfig::builder_with_provider(provider.clone());
+        let config = config.with_safe_default_protocol_versions().unwrap();
+        let config = match authority {
+            None => config.with_no_client_auth(),
+            Some(file) => {
+                let mut roots = RootCertStore::empty();
+                roots.add(CertificateDer::from_pem_file(file).unwrap()).unwrap();
+                let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
+                config.with_client_cert_verifier(verifier.build().unwrap())
+            }
+        };
+        let config = config.with_single_cert(vec![certificate], key).unwrap();
         let config = Arc::new(config);
         Self::listening("https", to, move |connection| {
             StreamOwned::new(ServerConnection::new(config.clone()).unwrap(), connection)

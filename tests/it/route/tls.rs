@@ -12,7 +12,7 @@ use super::{Router, ids, near_berlin};
 use crate::standins::{GEOFOLD, Standins, wait_for};
 
 /// Another authority than that of [`TLS_FILES`]: its certificate, that of a router, and that of a client.
-const OTHER_FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/route/tls");
+pub const OTHER_FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/route/tls");
 
 /// A client that trusts one authority alone.
 fn trusting(folder: &str) -> ClientBuilder {

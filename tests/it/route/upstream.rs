@@ -6,6 +6,7 @@ use reqwest::blocking::Client;
 use serde_json::{Value, json};
 
 use super::front::{Does, Front, Seen, TLS_FILES};
+use super::tls::OTHER_FILES;
 use super::{Router, asked, ids, near_berlin};
 use crate::standins::{Standins, wait_for};
 
@@ -95,6 +96,49 @@ fn elasticsearch_has_a_certificate_of_a_private_authority() {
     let answer = router.search(&near_berlin("30km"));
     assert_eq!((answer.status().as_u16(), answer.headers().contains_key("retry-after")), (503, true));
     assert!(front.seen().is_empty(), "nothing is sent to a server that cannot prove who it is");
+    router.process.stop();
+}
+
+#[test]
+fn elasticsearch_demands_a_certificate_of_the_router() {
+    let world = Standins::start();
+    let front = Front::start_for_holders(&world.elasticsearch(), &format!("{OTHER_FILES}/authority.pem"));
+    for end in ["pem", "key"] {
+        let (from, to) = (format!("{OTHER_FILES}/client.{end}"), world.folder.path().join(end));
+        std::fs::copy(from, to).unwrap();
+    }
+    let trusted = format!("ca_file = \"{TLS_FILES}/authority.pem\"\n");
+    let direct = format!("urls = [{:?}]", world.elasticsearch());
+    // No certificate, none that is there, and one whose key is another: of all commands, one that asks Elasticsearch alone.
+    let other_key = format!("client_cert_file = \"pem\"\nclient_key_file = \"{TLS_FILES}/endpoint.key\"");
+    for (keys, code, words) in [
+        ("", 1, ["cannot list the indices", "no connection to elasticsearch"]),
+        (
+            "client_cert_file = \"none\"\nclient_key_file = \"key\"",
+            2,
+            ["reading elasticsearch.client_cert_file", "none"],
+        ),
+        (
+            &other_key,
+            2,
+            ["elasticsearch.client_cert_file and elasticsearch.client_key_file", "belongs to it"],
+        ),
+        ("client_cert_file = \"pem\"", 2, ["elasticsearch.client_key_file", "set both"]),
+    ] {
+        let config = world.config("").replace(&direct, &format!("urls = [{:?}]\n{trusted}{keys}", front.url));
+        let path = world.folder.path().join("refused.toml");
+        std::fs::write(&path, config).unwrap();
+        let said = world.geofold(&path, &["shards", "create"]);
+        assert_eq!(said.code, Some(code), "{keys}: {said:?}");
+        assert!(words.iter().all(|words| said.err.contains(words)), "{keys}: {said:?}");
+        assert!(!said.err.contains("MIGH"), "{said:?}");
+    }
+    assert!(front.seen().is_empty(), "{:?}", front.seen());
+    let keys = format!("{trusted}client_cert_file = \"pem\"\nclient_key_file = \"key\"");
+    let router = Router::behind(world, &[&front], &keys, "", &[]);
+    let answer = router.search(&near_berlin("30km"));
+    assert_eq!(ids(&answer.json().unwrap()), ["berlin", "spandau"]);
+    assert_eq!(front.searches().len(), 1);
     router.process.stop();
 }
 

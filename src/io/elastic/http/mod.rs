@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use elasticsearch::auth::Credentials;
+use elasticsearch::auth::{ClientCertificate, Credentials};
 use elasticsearch::cert::{Certificate, CertificateValidation};
 use elasticsearch::http::Method as HttpMethod;
 use elasticsearch::http::headers::{
@@ -32,6 +32,7 @@ use super::{
     encode, refreshes,
 };
 use crate::base::clock::Clock;
+use crate::support::tls::ClientIdentity;
 
 /// Indices named in one request to refresh them or to count their refreshes: with the longest prefix and the longest ids they fit a request line.
 const NAMED_AT_ONCE: usize = 20;
@@ -84,10 +85,20 @@ pub struct HttpOptions {
     pub auth: Auth,
     /// PEM certificates of authorities to trust besides the public ones.
     pub ca_pem: Option<Vec<u8>>,
+    /// Certificate and key for servers that demand one, beside the credentials.
+    pub identity: Option<ClientIdentity>,
     /// Prefix of all index names; 1 to [`MAX_PREFIX_BYTES`] bytes.
     pub prefix: String,
     /// Limit for a request that is given none; each call brings its own.
     pub request_timeout: Duration,
+}
+
+impl HttpOptions {
+    /// Without credentials, and with the public authorities.
+    pub fn new(urls: Vec<Url>, prefix: impl Into<String>, request_timeout: Duration) -> Self {
+        let prefix = prefix.into();
+        Self { urls, auth: Auth::None, ca_pem: None, identity: None, prefix, request_timeout }
+    }
 }
 
 /// Why a client cannot be made of [`HttpOptions`].
@@ -487,14 +498,19 @@ impl Target {
         }
         let mut builder = TransportBuilder::new(SingleNodeConnectionPool::new(url.clone()))
             .timeout(options.request_timeout);
-        if let Some(credentials) = credentials {
-            builder = builder.auth(credentials);
+        if let Some(identity) = &options.identity {
+            let pem = ClientCertificate::Pem(identity.pem().to_vec());
+            builder = builder.auth(Credentials::Certificate(pem));
         }
         if let Some(pem) = &options.ca_pem {
             let certificates = Certificate::from_pem(pem).map_err(|error| ConnectError::Ca(chain(&error)))?;
             builder = builder.cert_validation(CertificateValidation::Full(certificates));
         }
         let transport = builder.build().map_err(|error| ConnectError::Client(error.to_string()))?;
+        // The crate's builder takes either these or a certificate, and the client that it has built keeps the certificate.
+        if let Some(credentials) = credentials {
+            transport.set_auth(credentials);
+        }
         Ok(Self { url, transport })
     }
 
@@ -578,7 +594,16 @@ fn is_about_shards(body: &[u8]) -> bool {
 
 /// What an operator can do about a connection error, as the end of a sentence.
 fn advice(cause: &str) -> &'static str {
-    if cause.contains("UnknownIssuer") || cause.contains("CaUsedAsEndEntity") {
+    // An alert is about the certificate of this side.
+    if let Some((_, alert)) = cause.split_once("received fatal alert: ") {
+        if alert.starts_with("CertificateRequired") {
+            "; the server demands a client certificate: set elasticsearch.client_cert_file and client_key_file"
+        } else if alert.contains("Certificate") || alert.starts_with("UnknownCA") {
+            "; the server refuses the client certificate, or demands one: look at elasticsearch.client_cert_file"
+        } else {
+            ""
+        }
+    } else if cause.contains("UnknownIssuer") || cause.contains("CaUsedAsEndEntity") {
         "; the server's certificate is not trusted: set elasticsearch.ca_file"
     } else if cause.contains("NotValidForName") || cause.contains("not valid for name") {
         "; the server's certificate is for another host name: use that name in elasticsearch.urls"

@@ -8,6 +8,9 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{any, post};
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use tokio::sync::Notify;
 
 use super::*;
@@ -15,17 +18,12 @@ use crate::base::clock::{BootClock, Instant};
 use crate::base::ids::DocId;
 use crate::io::elastic::{Index, WriteCondition};
 use crate::support::telemetry::metrics::{Metrics, NodeState};
+use crate::support::tls::{Tls, TlsFiles};
 
 const SOON: Duration = Duration::from_secs(5);
 
 fn options(urls: &[&str]) -> HttpOptions {
-    HttpOptions {
-        urls: urls.iter().map(|url| url.parse().unwrap()).collect(),
-        auth: Auth::None,
-        ca_pem: None,
-        prefix: "p".to_owned(),
-        request_timeout: SOON,
-    }
+    HttpOptions::new(urls.iter().map(|url| url.parse().unwrap()).collect(), "p", SOON)
 }
 
 fn client(options: &HttpOptions) -> HttpElastic {
@@ -124,6 +122,75 @@ async fn tls_to_a_server_without_it_is_explained() {
     let url = one_answer(|| "{}".into_response()).await.replace("http:", "https:");
     let error = client(&options(&[&url])).bulk(&ops(), SOON).await.unwrap_err();
     assert!(error.to_string().contains("does not speak TLS"), "{error}");
+}
+
+/// A server's certificate and its authority.
+const SERVER_FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/support/tls");
+
+/// A client's certificate and its authority, which is another.
+const CLIENT_FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/route/tls");
+
+/// Demands certificates of [`CLIENT_FILES`]. Its answers are the `Authorization` header that came.
+async fn serve_holders_of_certificates() -> String {
+    let file = |folder: &str, name: &str| ("a file", format!("{folder}/{name}").into());
+    let files = TlsFiles {
+        certificate: file(SERVER_FILES, "endpoint.pem"),
+        key: file(SERVER_FILES, "endpoint.key"),
+        client_authorities: Some(file(CLIENT_FILES, "authority.pem")),
+    };
+    let tls = Tls::read(files).unwrap();
+    let router = Router::new().fallback(any(|request: Request| async move {
+        let authorization = request.headers().get(AUTHORIZATION).map(|value| value.to_str().unwrap());
+        serde_json::json!({ "authorization": authorization }).to_string()
+    }));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("https://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            match tls.acceptor().accept(stream).into_fallible().await {
+                Ok(stream) => {
+                    let service = TowerToHyperService::new(router.clone());
+                    tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+                }
+                // What came is read, so that the connection is closed and not reset, which could overtake the alert.
+                Err((_, mut stream)) => {
+                    let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+                }
+            }
+        }
+    });
+    url
+}
+
+#[tokio::test]
+async fn server_that_demands_certificates_lets_their_holders_in() {
+    let url = serve_holders_of_certificates().await;
+    let client_with = |certificate: Option<String>, auth: Auth| {
+        let identity = certificate.map(|at| {
+            let [certificate, key] =
+                ["pem", "key"].map(|end| std::path::PathBuf::from(format!("{at}.{end}")));
+            ClientIdentity::read(("a file", &certificate), ("a file", &key)).unwrap()
+        });
+        let ca_pem = Some(std::fs::read(format!("{SERVER_FILES}/authority.pem")).unwrap());
+        client(&HttpOptions { ca_pem, identity, auth, ..options(&[&url]) })
+    };
+    let call = AdminCall { method: Method::Get, path: "/".to_owned(), body: None };
+    for (auth, expected) in [
+        (Auth::None, Value::Null),
+        (Auth::Basic { user: "u".to_owned(), password: "p".to_owned() }, "Basic dTpw".into()),
+        (Auth::ApiKey("ZQ==".to_owned()), "ApiKey ZQ==".into()),
+    ] {
+        let client = client_with(Some(format!("{CLIENT_FILES}/client")), auth);
+        let answer = client.admin(call.clone(), SOON).await.unwrap();
+        assert_eq!((answer.status, &answer.body["authorization"]), (200, &expected));
+    }
+    for (certificate, says) in [
+        (None, "demands a client certificate: set elasticsearch.client_cert_file and client_key_file"),
+        (Some(format!("{SERVER_FILES}/endpoint")), "refuses the client certificate, or demands one"),
+    ] {
+        let error = client_with(certificate, Auth::None).admin(call.clone(), SOON).await.unwrap_err();
+        assert!(matches!(&error, CallError::Connection(text) if text.contains(says)), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -387,8 +387,20 @@ fn check_credentials(findings: &mut Findings, elasticsearch: &ElasticsearchConfi
             );
         }
     }
-    if elasticsearch.ca_file.is_some() && !elasticsearch.nodes().iter().any(ServerUrl::uses_tls) {
-        findings.warning("elasticsearch.ca_file", "has no effect with http; use https, or remove it");
+    let has_certificate = elasticsearch.client_cert_file.is_some();
+    if has_certificate != elasticsearch.client_key_file.is_some() {
+        findings
+            .error("elasticsearch.client_key_file", "goes with client_cert_file; set both, or remove both");
+    }
+    if !elasticsearch.nodes().iter().any(ServerUrl::uses_tls) {
+        for (key, given) in [
+            ("elasticsearch.ca_file", elasticsearch.ca_file.is_some()),
+            ("elasticsearch.client_cert_file", has_certificate),
+        ] {
+            if given {
+                findings.warning(key, "has no effect with http; use https, or remove it");
+            }
+        }
     }
 }
 
@@ -534,7 +546,7 @@ mod tests {
     use std::num::NonZeroU16;
 
     use super::*;
-    use crate::support::config::{LatLonFields, LocationFields, Secret, SecurityProtocol};
+    use crate::support::config::{LatLonFields, LocationFields, RouteCredentials, Secret, SecurityProtocol};
 
     /// The findings about a default configuration that was changed.
     fn findings_after(change: impl FnOnce(&mut Config)) -> Vec<ConfigFinding> {
@@ -622,6 +634,13 @@ mod tests {
                 c.elasticsearch.aws_region = Some("Frankfurt".into());
             }),
             ("elasticsearch.aws_service", "aws_region", |c| c.elasticsearch.aws_service = AwsService::Aoss),
+            ("elasticsearch.client_key_file", "set both", |c| {
+                c.elasticsearch.client_key_file = Some("client.key".into());
+            }),
+            ("elasticsearch.client_key_file", "set both", |c| {
+                c.elasticsearch.urls = vec!["https://localhost".parse().unwrap()];
+                c.elasticsearch.client_cert_file = Some("client.pem".into());
+            }),
             ("elasticsearch.api_key", "empty", |c| c.elasticsearch.api_key = Some(Secret::new(""))),
             ("documents.location", "field path", |c| c.documents.location = "a..b".into()),
             ("documents.location", "field path", |c| c.documents.location = pair("lat", "")),
@@ -704,6 +723,16 @@ mod tests {
                 c.elasticsearch.api_key = Some(Secret::new("k"));
             }),
             ("elasticsearch.ca_file", |c| c.elasticsearch.ca_file = Some("ca.pem".into())),
+            ("elasticsearch.client_cert_file", |c| {
+                c.elasticsearch.client_cert_file = Some("client.pem".into());
+                c.elasticsearch.client_key_file = Some("client.key".into());
+            }),
+            ("route.credentials", |c| {
+                c.elasticsearch.urls = vec!["https://localhost".parse().unwrap()];
+                c.elasticsearch.client_cert_file = Some("client.pem".into());
+                c.elasticsearch.client_key_file = Some("client.key".into());
+                c.route.credentials = RouteCredentials::Pass;
+            }),
             ("elasticsearch.request_max_bytes", |c| c.elasticsearch.request_max_bytes = ByteSize::mib(101)),
             ("dead_letter.topic", |c| c.dead_letter.topic = Some("bad".into())),
             ("admin.listen", |c| c.admin.listen = "0.0.0.0:9464".parse().unwrap()),

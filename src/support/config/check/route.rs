@@ -41,10 +41,20 @@ pub(super) fn check(findings: &mut Findings, config: &Config) {
             "must be at least \"1ms\" and below route.timeout; the time that 95 of 100 searches take is usual",
         );
     }
-    if config.route.credentials == RouteCredentials::Pass && config.elasticsearch.aws_region.is_some() {
+    if config.route.credentials == RouteCredentials::Own {
+        return;
+    }
+    if config.elasticsearch.aws_region.is_some() {
         findings.error(
             "route.credentials",
             "\"pass\" does not go with elasticsearch.aws_region: a signature is for another address; use \"own\"",
+        );
+    }
+    if config.elasticsearch.client_cert_file.is_some() {
+        findings.warning(
+            "route.credentials",
+            "with \"pass\", requests without credentials reach Elasticsearch with elasticsearch.client_cert_file alone; see \
+             that no realm there takes it for a user",
         );
     }
 }

@@ -295,7 +295,7 @@ mod tests {
     use super::*;
     use crate::base::clock::Instant;
     use crate::base::position::Position;
-    use crate::io::elastic::http::{Auth, HttpElastic, HttpOptions};
+    use crate::io::elastic::http::{HttpElastic, HttpOptions};
     use crate::io::elastic::{BulkOp, CallError, Elastic, Get, GetAnswer, Index, WriteCondition};
     use crate::testkit::testing::id;
 
@@ -312,13 +312,7 @@ mod tests {
 
     async fn standin(options: StandinOptions) -> (Standin, HttpElastic) {
         let standin = Standin::start(options).await.unwrap();
-        let options = HttpOptions {
-            urls: vec![standin.url().parse().unwrap()],
-            auth: Auth::None,
-            ca_pem: None,
-            prefix: "p".to_owned(),
-            request_timeout: LIMIT,
-        };
+        let options = HttpOptions::new(vec![standin.url().parse().unwrap()], "p", LIMIT);
         let elastic = HttpElastic::connect(&options, Arc::new(BootClock)).unwrap();
         standin.store().create_index("p-meta", Default::default(), Default::default()).unwrap();
         (standin, elastic)
