@@ -57,7 +57,8 @@ pub fn binary(options: &Options) -> Result<PathBuf> {
     }
 }
 
-/// Writes a worker's configuration into `dir`, and creates the indices that it asks for.
+/// Writes a worker's configuration into `dir`, and creates the indices that it asks for. `more`: keys of `[elasticsearch]`, then
+/// further sections.
 pub fn configure(
     options: &Options,
     dir: &Path,
@@ -72,9 +73,9 @@ pub fn configure(
         &config,
         format!(
             "[kafka]\nbrokers = [{:?}]\ntopic = {name:?}\ngroup_id = {name:?}\n\n\
-             [elasticsearch]\nurls = [{elasticsearch:?}]\nprefix = {name:?}\nrequest_timeout = \"{REQUEST_TIMEOUT:?}\"\n\n\
              [batch]\ntimeout = \"{DEADLINE:?}\"\n\n\
-             [geoshards]\nmap = {map:?}\nindex_template = {template:?}\n\n{more}",
+             [geoshards]\nmap = {map:?}\nindex_template = {template:?}\n\n\
+             [elasticsearch]\nurls = [{elasticsearch:?}]\nprefix = {name:?}\nrequest_timeout = \"{REQUEST_TIMEOUT:?}\"\n{more}",
             options.kafka
         ),
     )?;

@@ -15,14 +15,17 @@
 //! | `latency.rs` | how long until a write is found, at shares of what the worker can do |
 //! | `freshness.rs` | the same at fixed loads, with and without a refresh job, beside the peer |
 //! | `placements.rs` | new documents and moves with several numbers of primaries of the placements index |
+//! | `compression.rs`, `link.rs` | what compressed requests cost and save, on links of several speeds |
 //! | `probe.rs` | looks how long it takes until a write is found |
 //! | `report.rs`, `plot.rs` | what came out |
 
+mod compression;
 mod consumer;
 mod documents;
 mod field;
 mod freshness;
 mod latency;
+mod link;
 mod loader;
 mod naive;
 mod null;
@@ -92,7 +95,7 @@ struct Options {
     #[arg(long, default_value_t = 8)]
     partitions: i32,
     /// Only these workloads: new, in-place, cold, hot-keys, moves, day, latency, freshness, null-sink,
-    /// partitions, backlog.
+    /// partitions, backlog; or compression, which is in no race but by its name.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Only this: new documents and moves with each of these numbers of primaries of the placements index, such as 1,4,8.
@@ -146,6 +149,9 @@ fn main() -> Result<()> {
     }
     if options.runs("freshness") {
         report.freshness = freshness::measure(&options)?;
+    }
+    if options.only.iter().any(|only| only == "compression") {
+        report.compression = compression::measure(&options)?;
     }
     if options.runs("null-sink") || options.runs("partitions") || options.runs("backlog") {
         without_elasticsearch(&options, &mut report)?;

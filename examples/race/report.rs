@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 
+use crate::compression::{self, Compression};
 use crate::freshness::{self, Freshness};
 use crate::latency::Latency;
 use crate::placements::{self, Primaries};
@@ -160,6 +161,8 @@ pub struct Report {
     pub latency: Vec<Latency>,
     /// The same at fixed loads, beside the peer.
     pub freshness: Vec<Freshness>,
+    /// What compressed requests cost and save.
+    pub compression: Vec<Compression>,
     /// Records of a backlog, and the most memory of a worker that came to it.
     pub backlog: Option<(usize, f64)>,
 }
@@ -200,6 +203,7 @@ impl Report {
             placements: Vec::new(),
             latency: Vec::new(),
             freshness: Vec::new(),
+            compression: Vec::new(),
             backlog: None,
         })
     }
@@ -269,6 +273,7 @@ impl Report {
         text.push_str(&placements::table(&self.placements));
         text.push_str(&self.latency_table());
         text.push_str(&freshness::table(&self.freshness));
+        text.push_str(&compression::table(&self.compression));
         if let Some(peak) = self.peak_mebibytes {
             let _ = writeln!(text, "\nPeak resident memory of the worker in the race: {peak:.0} MiB.");
         }

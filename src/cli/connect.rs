@@ -78,6 +78,7 @@ pub(super) fn elasticsearch_as(
         auth,
         ca_pem,
         identity,
+        compress_requests: elasticsearch.compress_requests,
         prefix: elasticsearch.prefix.clone(),
         request_timeout: elasticsearch.request_timeout,
     };

@@ -22,6 +22,7 @@ crate::cases![
     versions_fence_writes_and_deletes,
     placements_are_compared_and_set_by_their_stamps,
     a_source_is_read_byte_for_byte_before_any_refresh,
+    compressed_requests_are_understood,
     a_missing_index_is_a_failure_and_not_a_missing_document,
     a_request_that_fails_validation_says_why,
     a_second_refresh_after_a_count_shows_what_was_written_before_it,
@@ -129,6 +130,32 @@ async fn a_source_is_read_byte_for_byte_before_any_refresh(server: &Server) {
         source: Bytes::from_static(source.as_bytes()),
     };
     assert_eq!(client.get(Index::Placements, "a").await, GetAnswer::Found(expected));
+}
+
+async fn compressed_requests_are_understood(server: &Server) {
+    let plain = Client::on(server).await;
+    let compressing = Client(server.compressing_elastic());
+    let source = Bytes::from(format!(r#"{{ "text" : "{}" }}"#, "geofold ".repeat(200)));
+    let ids: Vec<DocId> = (0..100).map(|n| id(&format!("{}-{n}", "long".repeat(20)))).collect();
+    let write = |id: &DocId| BulkOp::Index {
+        index: Index::Placements,
+        id: id.clone(),
+        guard: WriteCondition::External(at(7)),
+        source: source.clone(),
+    };
+    let ops: Vec<BulkOp> = ids.iter().map(write).collect();
+    let created = |statuses: Vec<(u16, String)>| statuses.iter().all(|(status, _)| *status == 201);
+    // A small one, one of several KB, and one that is compressed beside.
+    for ops in [&ops[..1], &ops[1..10], &ops[10..]] {
+        assert!(created(compressing.statuses(ops).await));
+    }
+    let gets: Vec<Get> = ids.into_iter().map(|id| Get { index: Index::Placements, id }).collect();
+    for client in [plain, compressing] {
+        let answers = client.0.mget(&gets, LIMIT).await.unwrap();
+        let is_whole =
+            |answer: &GetAnswer| matches!(answer, GetAnswer::Found(found) if found.source == source);
+        assert!(answers.iter().all(is_whole), "{answers:?}");
+    }
 }
 
 async fn a_missing_index_is_a_failure_and_not_a_missing_document(server: &Server) {

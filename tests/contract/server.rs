@@ -128,8 +128,17 @@ impl Server {
 
     /// geofold's own client, with this case's prefix.
     pub fn elastic(&self) -> HttpElastic {
-        let options = HttpOptions::new(vec![self.url.parse().unwrap()], self.prefix.clone(), LIMIT);
+        HttpElastic::connect(&self.options(), Arc::new(BootClock)).unwrap()
+    }
+
+    /// The same, which compresses what it sends.
+    pub fn compressing_elastic(&self) -> HttpElastic {
+        let options = HttpOptions { compress_requests: true, ..self.options() };
         HttpElastic::connect(&options, Arc::new(BootClock)).unwrap()
+    }
+
+    fn options(&self) -> HttpOptions {
+        HttpOptions::new(vec![self.url.parse().unwrap()], self.prefix.clone(), LIMIT)
     }
 
     /// The whole name of an index of this case.

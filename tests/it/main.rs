@@ -7,6 +7,7 @@
 
 mod aws;
 mod balance;
+mod compression;
 mod configuration;
 mod cover;
 mod dashboards;

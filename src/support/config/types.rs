@@ -312,8 +312,10 @@ pub struct ElasticsearchConfig {
     pub max_in_flight: usize,
     /// Operations in one request, at most.
     pub request_max_operations: usize,
-    /// Bytes in one request, at most.
+    /// Bytes in one request, at most; before it is compressed.
     pub request_max_bytes: ByteSize,
+    /// Whether requests are compressed.
+    pub compress_requests: bool,
     /// How long Elasticsearch remembers the version of a deleted document (`index.gc_deletes`).
     #[serde(with = "humantime_serde")]
     pub gc_deletes: Duration,
@@ -339,6 +341,7 @@ impl Default for ElasticsearchConfig {
             max_in_flight: 4,
             request_max_operations: 2_000,
             request_max_bytes: ByteSize::mib(8),
+            compress_requests: false,
             gc_deletes: Duration::from_secs(600),
         }
     }

@@ -203,8 +203,10 @@ fn read<S: Read>(reader: &mut BufReader<S>) -> Option<Seen> {
 fn pass(seen: &Seen, shared: &Shared) -> Option<(u16, Vec<u8>)> {
     let method = Method::from_bytes(seen.method.as_bytes()).unwrap();
     let mut request = shared.client.request(method, format!("{}{}", shared.to, seen.path));
-    if let Some(kind) = seen.header("content-type") {
-        request = request.header("content-type", kind);
+    for name in ["content-type", "content-encoding"] {
+        if let Some(value) = seen.header(name) {
+            request = request.header(name, value);
+        }
     }
     let answer = request.body(seen.body.clone()).send().ok()?;
     Some((answer.status().as_u16(), answer.bytes().ok()?.to_vec()))

@@ -14,7 +14,7 @@ use elasticsearch::auth::{ClientCertificate, Credentials};
 use elasticsearch::cert::{Certificate, CertificateValidation};
 use elasticsearch::http::Method as HttpMethod;
 use elasticsearch::http::headers::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER,
+    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER,
 };
 use elasticsearch::http::transport::{SingleNodeConnectionPool, Transport, TransportBuilder};
 use futures::FutureExt;
@@ -28,8 +28,8 @@ use super::encode::MAX_PREFIX_BYTES;
 use super::nodes::{Nodes, NodesObserver};
 use super::refreshes::RefreshCounts;
 use super::{
-    AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer, Index, Method, decode,
-    encode, refreshes,
+    AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer, Index, Method, compress,
+    decode, encode, refreshes,
 };
 use crate::base::clock::Clock;
 use crate::support::tls::ClientIdentity;
@@ -87,6 +87,8 @@ pub struct HttpOptions {
     pub ca_pem: Option<Vec<u8>>,
     /// Certificate and key for servers that demand one, beside the credentials.
     pub identity: Option<ClientIdentity>,
+    /// Whether bodies of requests are compressed, except small ones.
+    pub compress_requests: bool,
     /// Prefix of all index names; 1 to [`MAX_PREFIX_BYTES`] bytes.
     pub prefix: String,
     /// Limit for a request that is given none; each call brings its own.
@@ -94,10 +96,17 @@ pub struct HttpOptions {
 }
 
 impl HttpOptions {
-    /// Without credentials, and with the public authorities.
+    /// Without credentials, and with the public authorities; uncompressed.
     pub fn new(urls: Vec<Url>, prefix: impl Into<String>, request_timeout: Duration) -> Self {
-        let prefix = prefix.into();
-        Self { urls, auth: Auth::None, ca_pem: None, identity: None, prefix, request_timeout }
+        Self {
+            urls,
+            auth: Auth::None,
+            ca_pem: None,
+            identity: None,
+            compress_requests: false,
+            prefix: prefix.into(),
+            request_timeout,
+        }
     }
 }
 
@@ -136,6 +145,7 @@ pub struct HttpElastic {
     targets: Vec<Target>,
     nodes: Mutex<Nodes>,
     signer: Option<Signer>,
+    compress_requests: bool,
     observer: Option<Arc<dyn NodesObserver>>,
     prefix: String,
     clock: Arc<dyn Clock>,
@@ -229,6 +239,7 @@ impl HttpElastic {
             nodes: Mutex::new(Nodes::new(targets.len())),
             targets,
             signer,
+            compress_requests: options.compress_requests,
             observer: None,
             prefix: options.prefix.clone(),
             clock,
@@ -295,21 +306,29 @@ impl HttpElastic {
         method: HttpMethod,
         path: &str,
         mut headers: HeaderMap,
-        body: Option<Bytes>,
+        mut body: Option<Bytes>,
         timeout: Duration,
     ) -> Result<Answer, CallError> {
         let target = &self.targets[node];
-        let left = match &self.signer {
-            None => timeout,
-            Some(signer) => {
-                let began = self.clock.now();
-                target.sign(signer, method, path, &mut headers, &body, timeout).await?;
-                // What it took to have keys is no longer there: nothing may be under way after its time.
-                timeout.saturating_sub(self.clock.now().since(began))
-            }
-        };
+        // What it takes to compress and to have keys is no longer there: nothing may be under way after its time.
+        let began = (self.compress_requests || self.signer.is_some()).then(|| self.clock.now());
+        let left = || began.map_or(timeout, |began| timeout.saturating_sub(self.clock.now().since(began)));
+        if self.compress_requests
+            && let Some(whole) = &body
+            && let Some(compressed) = compress::gzip(whole).await
+        {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+            body = Some(compressed);
+        }
+        if let Some(signer) = &self.signer {
+            target.sign(signer, method, path, &mut headers, &body, left()).await?;
+        }
+        let left = left();
         if left.is_zero() {
-            return Err(CallError::Unsigned(format!("it took all of {timeout:?} to have keys")));
+            return Err(match &self.signer {
+                Some(_) => CallError::Unsigned(format!("it took all of {timeout:?} to have keys")),
+                None => CallError::Timeout(timeout),
+            });
         }
         let mut answer = target.send(method, path, headers, body, left).await;
         if let (Some(_), Ok(answer)) = (&self.signer, &mut answer)
@@ -523,7 +542,7 @@ impl Target {
         headers
     }
 
-    /// Adds the signature of a request with these headers and this body, which the transport does not compress.
+    /// Adds the signature of a request with these headers and this body, as they are sent: the transport changes neither.
     async fn sign(
         &self,
         signer: &Signer,

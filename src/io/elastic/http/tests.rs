@@ -1,6 +1,7 @@
 //! The client against small servers in this process.
 
 use std::future::IntoFuture;
+use std::io::Read;
 use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 
 use axum::Router;
@@ -11,6 +12,7 @@ use axum::routing::{any, post};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use sha2::Digest;
 use tokio::sync::Notify;
 
 use super::*;
@@ -122,6 +124,81 @@ async fn tls_to_a_server_without_it_is_explained() {
     let url = one_answer(|| "{}".into_response()).await.replace("http:", "https:");
     let error = client(&options(&[&url])).bulk(&ops(), SOON).await.unwrap_err();
     assert!(error.to_string().contains("does not speak TLS"), "{error}");
+}
+
+/// So many operations that their bulk is compressed; with `bytes` in each document.
+fn many_ops(bytes: usize) -> Vec<BulkOp> {
+    let source = Bytes::from(format!(r#"{{"text":"{}"}}"#, "x".repeat(bytes)));
+    let op = |n: usize| BulkOp::Index {
+        index: Index::Placements,
+        id: DocId::from_key(Some(n.to_string().as_bytes())).unwrap(),
+        guard: WriteCondition::Absent,
+        source: source.clone(),
+    };
+    (0..100).map(op).collect()
+}
+
+/// Answers each request with its headers, and with its body as it was before compression.
+async fn echo(request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    let body = axum::body::to_bytes(body, usize::MAX).await.unwrap();
+    let header = |name: &str| head.headers.get(name).map(|value| value.to_str().unwrap().to_owned());
+    let encoding = header("content-encoding");
+    let mut whole = String::new();
+    match encoding.as_deref() {
+        Some("gzip") => drop(flate2::read::GzDecoder::new(&body[..]).read_to_string(&mut whole).unwrap()),
+        _ => whole = String::from_utf8(body.to_vec()).unwrap(),
+    }
+    let hash: String = sha2::Sha256::digest(&body).iter().map(|byte| format!("{byte:02x}")).collect();
+    serde_json::json!({
+        "encoding": encoding, "type": header("content-type"), "length": header("content-length"),
+        "signed": header("x-amz-content-sha256"), "hash": hash, "bytes": body.len(), "body": whole,
+    })
+    .to_string()
+    .into_response()
+}
+
+async fn echoed(options: &HttpOptions, body: Bytes) -> Value {
+    let kind = "application/x-ndjson";
+    let answer = client(options).post("/_bulk", kind, body, SOON).await.unwrap();
+    serde_json::from_slice(&answer).unwrap()
+}
+
+#[tokio::test]
+async fn bodies_are_compressed_if_they_are_large_and_that_is_wanted() {
+    let url = serve(Router::new().fallback(any(echo))).await;
+    let plain = options(&[&url]);
+    let compressing = HttpOptions { compress_requests: true, ..plain.clone() };
+    let bulk = |ops: &[BulkOp]| encode::bulk_body(ops, "p");
+    for (options, body, is_compressed) in [
+        (&plain, bulk(&many_ops(2_000)), false),
+        (&compressing, bulk(&ops()), false),
+        (&compressing, bulk(&many_ops(100)), true),
+        (&compressing, bulk(&many_ops(2_000)), true),
+    ] {
+        let came = echoed(options, body.clone()).await;
+        assert_eq!(came["body"].as_str().unwrap().as_bytes(), body);
+        assert_eq!(came["encoding"], if is_compressed { "gzip".into() } else { Value::Null });
+        assert_eq!(came["type"], "application/x-ndjson");
+        assert_eq!(came["length"], came["bytes"].to_string());
+        let bytes = usize::try_from(came["bytes"].as_u64().unwrap()).unwrap();
+        assert_eq!(bytes < body.len() / 2, is_compressed, "{bytes}");
+    }
+}
+
+#[tokio::test]
+async fn signature_is_of_the_compressed_body() {
+    let url = serve(Router::new().fallback(any(echo))).await;
+    let keys =
+        |name: &str| matches!(name, "AWS_ACCESS_KEY_ID" | "AWS_SECRET_ACCESS_KEY").then(|| "key".to_owned());
+    let source = aws::credentials::KeySource::from_environment(keys, "eu-central-1").unwrap();
+    let auth = Auth::Aws { region: "eu-central-1".to_owned(), service: "es", source };
+    for compress_requests in [false, true] {
+        let options = HttpOptions { auth: auth.clone(), compress_requests, ..options(&[&url]) };
+        let came = echoed(&options, encode::bulk_body(&many_ops(100), "p")).await;
+        assert_eq!(came["encoding"] == "gzip", compress_requests);
+        assert_eq!(came["signed"], came["hash"]);
+    }
 }
 
 /// A server's certificate and its authority.

@@ -35,12 +35,14 @@ mod search;
 mod store;
 
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes, to_bytes};
+use axum::http::HeaderMap;
+use flate2::read::GzDecoder;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -226,6 +228,10 @@ async fn answer(request: Request<Incoming>, shared: Arc<Inner>) -> Result<Respon
     let Ok(body) = to_bytes(Body::new(body), MAX_BODY_BYTES).await else {
         return Ok(response(413, Vec::new(), None));
     };
+    let body = match uncompressed(&head.headers, body) {
+        Ok(body) => body,
+        Err(status) => return Ok(response(status, Vec::new(), None)),
+    };
     let latency = shared.faults.plan().latency;
     if !latency.is_zero() {
         tokio::time::sleep(latency).await;
@@ -265,6 +271,17 @@ async fn answer(request: Request<Incoming>, shared: Arc<Inner>) -> Result<Respon
         Ok(api::HttpAnswer { status, body }) => Ok(response(status, body, None)),
         Err(closed) => Err(closed),
     }
+}
+
+/// The body as it was before gzip, if that is what it says; a status if it is not, or is too large.
+fn uncompressed(headers: &HeaderMap, body: Bytes) -> Result<Bytes, u16> {
+    if headers.get("content-encoding").is_none_or(|encoding| encoding != "gzip") {
+        return Ok(body);
+    }
+    let mut whole = Vec::new();
+    let decoder = GzDecoder::new(&body[..]);
+    decoder.take(MAX_BODY_BYTES as u64 + 1).read_to_end(&mut whole).map_err(|_| 400_u16)?;
+    if whole.len() > MAX_BODY_BYTES { Err(413) } else { Ok(whole.into()) }
 }
 
 /// Beside the runtime's own threads; and carried out even if the client goes away, as a server does it.
