@@ -192,6 +192,28 @@ const OWNED_BY_PRODUCER: &[(&str, Owner)] = &[
     ),
 ];
 
+macro_rules! other_mechanisms {
+    () => {
+        "use \"PLAIN\", \"SCRAM-SHA-256\" or \"SCRAM-SHA-512\", or a client certificate (ssl.certificate.location)"
+    };
+}
+
+/// How to log in to Kafka.
+pub(super) const OTHER_MECHANISMS: &str = other_mechanisms!();
+
+/// Why tokens cannot be had: `rdkafka` without its feature `curl`, and geofold without a callback.
+pub(super) const NO_OAUTHBEARER: &str = concat!(
+    "OAUTHBEARER is not supported, also not with the method \"oidc\": geofold's librdkafka is built without libcurl, which fetches \
+     tokens; ",
+    other_mechanisms!()
+);
+
+/// `rdkafka` without its feature `gssapi`.
+pub(super) const NO_KERBEROS: &str = concat!(
+    "Kerberos (GSSAPI) is not supported: geofold's librdkafka is built without it; ",
+    other_mechanisms!()
+);
+
 /// The problem of a key of `[kafka.properties]`; `None` if it is allowed.
 pub(super) fn refusal_for_consumer(key: &str) -> Option<String> {
     refusal(key, OWNED_BY_CONSUMER)
@@ -207,6 +229,8 @@ fn refusal(key: &str, owned: &[(&str, Owner)]) -> Option<String> {
     match owner {
         Some(Key(own)) => Some(format!("may not be set here: use {own}")),
         Some(Fixed(reason)) => Some(format!("may not be set: {reason}; remove it")),
+        None if key.contains("sasl.oauthbearer") => Some(format!("may not be set: {NO_OAUTHBEARER}")),
+        None if key.starts_with("sasl.kerberos") => Some(format!("may not be set: {NO_KERBEROS}")),
         None if key.starts_with("sasl.") => {
             Some("may not be set: kafka.sasl_mechanism offers PLAIN and SCRAM only; remove it".to_owned())
         }
@@ -438,10 +462,37 @@ mod tests {
     fn a_refusal_names_the_key_to_use_instead_or_the_reason() {
         assert!(refusal_for_consumer("group.id").unwrap().contains("kafka.group_id"));
         assert!(refusal_for_consumer("enable.auto.commit").unwrap().contains("durable"));
-        assert!(refusal_for_consumer("sasl.kerberos.keytab").unwrap().contains("SCRAM"));
+        assert!(refusal_for_consumer("sasl.kerberos.keytab").unwrap().contains("Kerberos"));
+        assert!(refusal_for_consumer("sasl.login").unwrap().contains("SCRAM"));
+        for key in ["sasl.oauthbearer.method", "enable.sasl.oauthbearer.unsecure.jwt"] {
+            assert!(refusal_for_producer(key).unwrap().contains("OAUTHBEARER is not supported"), "{key}");
+        }
         assert!(refusal_for_producer("bootstrap.servers").unwrap().contains("kafka.brokers"));
         assert_eq!(refusal_for_consumer("ssl.key.password"), None, "needed for client certificates");
         assert_eq!(refusal_for_producer("linger.ms"), None);
+    }
+
+    /// When this fails, they can be offered: `NO_OAUTHBEARER`, `NO_KERBEROS`.
+    #[test]
+    fn librdkafka_has_neither_oidc_nor_kerberos() {
+        for settings in [
+            &[("sasl.mechanism", "OAUTHBEARER"), ("sasl.oauthbearer.method", "oidc")][..],
+            &[("sasl.mechanism", "GSSAPI")],
+        ] {
+            let client: ClientConfig =
+                [("security.protocol", "sasl_plaintext"), ("bootstrap.servers", "127.0.0.1:1")]
+                    .iter()
+                    .chain(settings)
+                    .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                    .collect();
+            let error = client.create::<BaseConsumer>().err().unwrap().to_string();
+            assert!(
+                error.contains("not available")
+                    || error.contains("Unsupported")
+                    || error.contains("No provider"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

@@ -219,6 +219,12 @@ fn a_value_of_the_wrong_type_is_refused_with_its_key_and_line() {
         ("batch.linger = 5", "configuration:5: batch.linger: "),
         ("memory.total = '5 parrots'", "configuration:5: memory.total: \"5 parrots\" is not a size"),
         ("kafka.group_protocol = 'eager'", "expected `classic` or `consumer`"),
+        (
+            "kafka.sasl_mechanism = 'OAUTHBEARER'",
+            "configuration:5: kafka.sasl_mechanism: OAUTHBEARER is not supported",
+        ),
+        ("kafka.sasl_mechanism = 'GSSAPI'", "Kerberos (GSSAPI) is not supported"),
+        ("kafka.sasl_mechanism = 'plain'", "\"plain\" is not supported; use \"PLAIN\", \"SCRAM-SHA-256\""),
         ("positions.epoch = 9999999", "epoch 9999999 is above the highest"),
         ("admin.listen = 'here'", "configuration:5: admin.listen: "),
         ("kafka.properties.x = []", "configuration:5: kafka.properties.x: a librdkafka setting must be"),

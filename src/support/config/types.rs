@@ -20,7 +20,7 @@ use super::documents::DocumentsConfig;
 use super::load_section::LoadConfig;
 use super::moves::MovesConfig;
 use super::placements::PlacementsConfig;
-use super::properties::Properties;
+use super::properties::{self, Properties};
 use super::registry::{KeyForm, RecordFormat, SchemaRegistryConfig};
 use super::route::RouteConfig;
 use super::secret::Secret;
@@ -262,6 +262,7 @@ impl SecurityProtocol {
 
 /// SASL mechanisms that need a name and a password only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String")]
 pub enum SaslMechanism {
     /// The password is sent unhashed.
     #[serde(rename = "PLAIN")]
@@ -272,6 +273,21 @@ pub enum SaslMechanism {
     /// The same with SHA-512.
     #[serde(rename = "SCRAM-SHA-512")]
     ScramSha512,
+}
+
+impl TryFrom<String> for SaslMechanism {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Self, String> {
+        Ok(match name.as_str() {
+            "PLAIN" => Self::Plain,
+            "SCRAM-SHA-256" => Self::ScramSha256,
+            "SCRAM-SHA-512" => Self::ScramSha512,
+            "OAUTHBEARER" => return Err(properties::NO_OAUTHBEARER.to_owned()),
+            "GSSAPI" => return Err(properties::NO_KERBEROS.to_owned()),
+            _ => return Err(format!("{name:?} is not supported; {}", properties::OTHER_MECHANISMS)),
+        })
+    }
 }
 
 /// `[elasticsearch]`
