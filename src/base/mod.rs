@@ -1,4 +1,4 @@
-//! Basic types: ids, positions, points, names of record headers, time, delays, circuit breaker, requests to Elasticsearch, figures and
+//! Basic types: ids, positions, points, names of record headers, time, delays, rates, circuit breaker, requests to Elasticsearch, figures and
 //! progress for people.
 //!
 //! No I/O, and no imports from other modules of the crate.
@@ -12,6 +12,7 @@ pub(crate) mod fnv;
 pub mod geo;
 pub mod headers;
 pub mod ids;
+pub mod pace;
 pub mod position;
 pub mod progress;
 #[doc(hidden)]

@@ -4,6 +4,9 @@ use std::num::NonZeroU32;
 use std::thread::sleep;
 use std::time::Duration;
 
+use crate::base::clock::Instant;
+use crate::base::pace::Pace;
+
 /// A shorter sleep is not kept by the system anyway.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(1);
 /// After a pause (a full queue, a slow pipe) the rate is not made up for by a burst of more than this.
@@ -11,14 +14,11 @@ const MOST_BEHIND: Duration = Duration::from_millis(100);
 
 /// When the next record is due, on the run's clock.
 #[derive(Debug)]
-pub(super) struct SendPace {
-    gap: Duration,
-    due: Duration,
-}
+pub(super) struct SendPace(Pace);
 
 impl SendPace {
     pub(super) fn new(rate: NonZeroU32) -> Self {
-        Self { gap: Duration::from_secs(1) / rate.get(), due: Duration::ZERO }
+        Self(Pace::new(Some(rate), MOST_BEHIND, Instant::from_start(Duration::ZERO)))
     }
 
     /// Sleeps until the next record is due. `now` is the time since the run's start.
@@ -31,9 +31,9 @@ impl SendPace {
 
     /// How long the next record has to wait.
     fn next(&mut self, now: Duration) -> Duration {
-        self.due = self.due.max(now.saturating_sub(MOST_BEHIND));
-        let wait = self.due.saturating_sub(now);
-        self.due += self.gap;
+        let now = Instant::from_start(now);
+        let wait = self.0.wait(now);
+        self.0.take(1, now);
         wait
     }
 }

@@ -1,6 +1,7 @@
 //! The records of one chunk: a record without a value for each id, keyed by it, acknowledged by the broker.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
@@ -9,12 +10,13 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord, Producer};
 use thiserror::Error;
-use tokio::time::Instant;
 
 use super::CampaignAction;
 use super::store::Failed;
+use crate::base::clock::Instant;
 use crate::base::headers::OP_HEADER;
 use crate::base::ids::DocId;
+use crate::base::pace::Pace;
 use crate::base::retry::RetryPolicy;
 use crate::io::send::{Destination, Destinations, SendError, check_topic, settings};
 
@@ -120,7 +122,7 @@ impl Producing {
                 to => open.push((id, key, to.partition())),
             }
         }
-        let mut pace = Pace::new();
+        let mut pace = ChunkPace::new();
         let mut delays = self.retry.delays();
         loop {
             let mut under_way = Vec::with_capacity(open.len());
@@ -203,30 +205,27 @@ impl Producing {
 }
 
 /// Spreads a chunk over the time that the rate gives it, so that all runners together send evenly.
-struct Pace {
-    due: Instant,
+struct ChunkPace {
+    pace: Pace,
+    start: tokio::time::Instant,
 }
 
-impl Pace {
+impl ChunkPace {
     fn new() -> Self {
-        Self { due: Instant::now() }
+        // Pauses are not followed by a burst.
+        let pace = Pace::new(None, SHORTEST_SLEEP, Instant::from_start(Duration::ZERO));
+        Self { pace, start: tokio::time::Instant::now() }
     }
 
     /// Waits until the next id is due.
     async fn wait(&mut self, rate: &AtomicI64) {
         loop {
-            let Ok(per_second) = u32::try_from(rate.load(Ordering::Relaxed)) else { return };
-            if per_second == 0 {
-                return;
-            }
-            let gap = Duration::from_secs(1) / per_second;
-            let now = Instant::now();
-            // A faster rate cancels waits of a slower one; pauses are not followed by a burst.
-            self.due =
-                self.due.clamp(now.checked_sub(SHORTEST_SLEEP).unwrap_or(now), now + gap.max(SHORTEST_SLEEP));
-            let wait = self.due.saturating_duration_since(now);
+            let now = Instant::from_start(self.start.elapsed());
+            let per_second = u32::try_from(rate.load(Ordering::Relaxed)).ok().and_then(NonZeroU32::new);
+            self.pace.set_rate(per_second, now);
+            let wait = self.pace.wait(now);
             if wait < SHORTEST_SLEEP {
-                self.due += gap;
+                self.pace.take(1, now);
                 return;
             }
             tokio::time::sleep(wait.min(LONGEST_SLEEP)).await;
