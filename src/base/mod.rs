@@ -7,6 +7,7 @@ pub(crate) mod causes;
 pub mod circuit_breaker;
 pub mod clock;
 pub mod colours;
+pub mod concurrency_limit;
 pub(crate) mod figures;
 pub(crate) mod fnv;
 pub mod geo;
