@@ -218,6 +218,8 @@ pub trait RoundsObserver: Send + Sync {
     fn retry(&self, label: &'static str, items: usize);
     /// One more (1) or one less (-1) request waits for a permit or its next attempt.
     fn waiting(&self, delta: i64);
+    /// A request has waited so long for the ceiling of operations.
+    fn throttled(&self, waited: Duration);
 }
 
 /// Observes the server's state; its calls must be quick.
@@ -237,6 +239,7 @@ impl RoundsObserver for Unobserved {
     fn request(&self, _: RequestKind, _: usize, _: usize, _: Duration, _: bool) {}
     fn retry(&self, _: &'static str, _: usize) {}
     fn waiting(&self, _: i64) {}
+    fn throttled(&self, _: Duration) {}
 }
 
 impl ServerObserver for Unobserved {

@@ -4,19 +4,24 @@
 //! They are published as a whole. Readers keep a copy and detect newer limits by one atomic load, so the record path
 //! takes no lock.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, watch};
 
 use super::budget;
-use crate::io::elastic::rounds;
+use crate::base::clock::Clock;
+use crate::io::elastic::rounds::{self, ServerState};
 use crate::support::config::Config;
 use crate::support::telemetry::Metrics;
 use crate::support::telemetry::metrics::level;
 
 /// Concurrent batches per request in flight: a batch mostly sends one request at a time and computes in between.
 pub const BATCHES_PER_REQUEST: usize = 2;
+
+/// Write operations per document, at most: its placement, the document, the delete of an old copy, and the placement again.
+const OPERATIONS_PER_DOCUMENT: usize = 4;
 
 /// Batching limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,8 +45,12 @@ pub struct WorkerLimits {
     pub batching: Batching,
     /// Limits of one request of a batch.
     pub requests: rounds::RequestLimits,
-    /// Concurrent requests.
+    /// Concurrent requests, at most.
     pub max_in_flight: usize,
+    /// Whether there are fewer while Elasticsearch is slow or rejects requests.
+    pub adaptive_concurrency: bool,
+    /// Write operations per second; `None`: any number.
+    pub max_operations_per_second: Option<NonZeroU32>,
     /// Limits on held bytes.
     pub memory: budget::MemoryLimits,
 }
@@ -50,28 +59,49 @@ pub struct WorkerLimits {
 pub type LimitsReader = watch::Receiver<WorkerLimits>;
 
 impl WorkerLimits {
-    /// As configured.
+    /// As configured. With a ceiling of operations batches and requests are smaller if need be.
     pub fn of(config: &Config) -> Self {
         let Config { batch, elasticsearch, memory, .. } = config;
-        Self {
-            batching: Batching {
-                max_documents: batch.max_documents,
-                max_bytes: batch.max_bytes.as_usize(),
-                linger: batch.linger,
-                max_dirty_age: batch.max_dirty_age,
-                deadline: batch.timeout,
-            },
-            requests: rounds::RequestLimits {
-                max_operations: elasticsearch.request_max_operations,
-                max_bytes: elasticsearch.request_max_bytes.as_usize(),
-                request_timeout: elasticsearch.request_timeout,
-            },
+        let batching = Batching {
+            max_documents: batch.max_documents,
+            max_bytes: batch.max_bytes.as_usize(),
+            linger: batch.linger,
+            max_dirty_age: batch.max_dirty_age,
+            deadline: batch.timeout,
+        };
+        let requests = rounds::RequestLimits {
+            max_operations: elasticsearch.request_max_operations,
+            max_bytes: elasticsearch.request_max_bytes.as_usize(),
+            request_timeout: elasticsearch.request_timeout,
+        };
+        let limits = Self {
+            batching,
+            requests,
             max_in_flight: elasticsearch.max_in_flight,
+            adaptive_concurrency: elasticsearch.adaptive_concurrency,
+            max_operations_per_second: elasticsearch.max_operations_per_second,
             memory: budget::MemoryLimits {
                 total: memory.total.as_usize(),
                 per_partition: memory.per_partition.as_usize(),
             },
+        };
+        match elasticsearch.max_operations_per_second {
+            Some(ceiling) => limits.below(ceiling),
+            None => limits,
         }
+    }
+
+    /// With requests of at most a second's operations, so that they are sent evenly; and with batches so small that all of those
+    /// at work are written in half of their time: they share the ceiling, and would otherwise end with nothing done.
+    fn below(mut self, ceiling: NonZeroU32) -> Self {
+        let per_second = usize::try_from(ceiling.get()).unwrap_or(usize::MAX);
+        let requests = &mut self.requests.max_operations;
+        *requests = per_second.min(*requests);
+        let seconds = usize::try_from(self.batching.deadline.as_secs() / 2).unwrap_or(usize::MAX);
+        let operations = per_second.saturating_mul(seconds) / self.batch_permits().max(1);
+        let documents = &mut self.batching.max_documents;
+        *documents = (operations / OPERATIONS_PER_DOCUMENT).clamp(1, (*documents).max(1));
+        self
     }
 
     /// Number of batch permits ([`BATCHES_PER_REQUEST`]).
@@ -85,29 +115,71 @@ pub fn newer(reader: &mut LimitsReader) -> Option<WorkerLimits> {
     reader.has_changed().is_ok_and(|changed| changed).then(|| *reader.borrow_and_update())
 }
 
-/// Adjusts the request and batch permits to the limits until the publisher is dropped. The permits were created for
-/// `now`, the limits the reader has seen.
-pub async fn follow_permits(
-    now: WorkerLimits,
-    mut limits: LimitsReader,
-    permits: Arc<Semaphore>,
-    batch_permits: Arc<Semaphore>,
-    metrics: Arc<Metrics>,
-) {
-    let mut permits = Permits::new(permits, now.max_in_flight);
-    let mut batch_permits = Permits::new(batch_permits, now.batch_permits());
-    loop {
-        metrics.elasticsearch_permits.set(level(permits.there));
-        tokio::select! {
-            biased;
-            changed = limits.changed() => {
-                if changed.is_err() { return; }
-                let now = *limits.borrow_and_update();
-                permits.want(now.max_in_flight);
-                batch_permits.want(now.batch_permits());
+/// What the limits in force bound: requests, batches, and operations per second.
+#[derive(Clone)]
+pub struct Throttles {
+    /// For requests in flight.
+    pub permits: Arc<Semaphore>,
+    /// For batches ([`BATCHES_PER_REQUEST`]).
+    pub batch_permits: Arc<Semaphore>,
+    /// Has the ceiling of operations, and says how many requests may be in flight now.
+    pub server: Arc<ServerState>,
+    /// For the ceiling.
+    pub clock: Arc<dyn Clock>,
+    /// Shows the number of permits.
+    pub metrics: Arc<Metrics>,
+}
+
+impl Throttles {
+    /// With permits for `now`.
+    pub fn new(
+        now: WorkerLimits,
+        server: Arc<ServerState>,
+        clock: Arc<dyn Clock>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        metrics.elasticsearch_permits.set(level(now.max_in_flight));
+        let throttles = Self {
+            permits: Arc::new(Semaphore::new(now.max_in_flight)),
+            batch_permits: Arc::new(Semaphore::new(now.batch_permits())),
+            server,
+            clock,
+            metrics,
+        };
+        throttles.set(now);
+        throttles
+    }
+
+    fn set(&self, limits: WorkerLimits) {
+        self.server.concurrency.set(limits.max_in_flight, limits.adaptive_concurrency);
+        self.server.ceiling.set(limits.max_operations_per_second, self.clock.now());
+    }
+
+    /// Follows the limits, and the answers of the server, until the publisher of limits is dropped. The throttles were made for
+    /// `now`, the limits that the reader has seen.
+    pub async fn follow(self, now: WorkerLimits, mut limits: LimitsReader) {
+        let mut permits = Permits::new(self.permits.clone(), now.max_in_flight);
+        let mut batch_permits = Permits::new(self.batch_permits.clone(), now.batch_permits());
+        let mut allowed = self.server.concurrency.allowed();
+        allowed.mark_changed();
+        loop {
+            self.metrics.elasticsearch_permits.set(level(permits.there));
+            tokio::select! {
+                biased;
+                changed = limits.changed() => {
+                    if changed.is_err() { return; }
+                    let now = *limits.borrow_and_update();
+                    self.set(now);
+                }
+                // The sender lives as long as `self`.
+                Ok(()) = allowed.changed() => {
+                    let allowed = *allowed.borrow_and_update();
+                    permits.want(allowed);
+                    batch_permits.want(allowed.saturating_mul(BATCHES_PER_REQUEST));
+                }
+                () = permits.take_back() => {}
+                () = batch_permits.take_back() => {}
             }
-            () = permits.take_back() => {}
-            () = batch_permits.take_back() => {}
         }
     }
 }
@@ -147,8 +219,12 @@ impl Permits {
 
 #[cfg(test)]
 mod tests {
+    use tokio::task::JoinHandle;
+
     use super::*;
+    use crate::base::concurrency_limit::EndedRequest;
     use crate::support::config::ByteSize;
+    use crate::testkit::testing::TokioClock;
 
     /// A configuration with one change.
     fn with(change: fn(&mut Config)) -> WorkerLimits {
@@ -159,12 +235,14 @@ mod tests {
 
     #[test]
     fn limits_cover_every_reloadable_setting() {
-        let changes: [fn(&mut Config); 9] = [
+        let changes: [fn(&mut Config); 11] = [
             |c| c.batch.max_documents = 7,
             |c| c.batch.max_bytes = ByteSize::mib(7),
             |c| c.batch.linger = Duration::from_millis(7),
             |c| c.batch.max_dirty_age = Duration::from_secs(7),
             |c| c.elasticsearch.max_in_flight = 7,
+            |c| c.elasticsearch.adaptive_concurrency = true,
+            |c| c.elasticsearch.max_operations_per_second = NonZeroU32::new(1_000_000),
             |c| c.elasticsearch.request_max_operations = 7,
             |c| c.elasticsearch.request_max_bytes = ByteSize::mib(7),
             |c| c.memory.total = ByteSize::mib(7),
@@ -188,17 +266,70 @@ mod tests {
         assert_eq!(newer(&mut other), Some(less));
     }
 
+    #[test]
+    fn below_a_ceiling_all_batches_at_work_fit_into_half_of_their_time() {
+        let below = |ceiling, more: fn(&mut Config)| {
+            let mut config = Config::default();
+            config.elasticsearch.max_operations_per_second = NonZeroU32::new(ceiling);
+            more(&mut config);
+            let limits = WorkerLimits::of(&config);
+            (limits.batching.max_documents, limits.requests.max_operations)
+        };
+        // 8 batches of 937 documents with 4 operations each are 29,984 operations.
+        assert_eq!(below(1_000, |_| ()), (937, 1_000));
+        assert_eq!(below(1_000, |c| c.elasticsearch.max_in_flight = 1), (2_000, 1_000));
+        assert_eq!(below(1_000, |c| c.batch.timeout = Duration::from_secs(30)), (468, 1_000));
+        assert_eq!(below(1_000, |c| c.batch.max_documents = 100), (100, 1_000));
+        assert_eq!(below(100_000, |_| ()), (2_000, 2_000));
+        assert_eq!(below(1, |_| ()), (1, 1));
+    }
+
+    /// Follows limits as of a configuration, in virtual time.
+    fn followed(now: WorkerLimits) -> (watch::Sender<WorkerLimits>, Throttles, JoinHandle<()>) {
+        let (sender, reader) = watch::channel(now);
+        let clock = Arc::new(TokioClock::new());
+        let throttles = Throttles::new(now, Arc::default(), clock, Metrics::new().unwrap());
+        let following = tokio::spawn(throttles.clone().follow(now, reader));
+        (sender, throttles, following)
+    }
+
+    async fn settle() {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn permits_follow_what_the_server_allows_up_to_the_limit() {
+        let limits = |max_in_flight, adaptive_concurrency| WorkerLimits {
+            max_in_flight,
+            adaptive_concurrency,
+            ..WorkerLimits::of(&Config::default())
+        };
+        let (sender, throttles, _following) = followed(limits(8, true));
+        let available =
+            || (throttles.permits.available_permits(), throttles.batch_permits.available_permits());
+        settle().await;
+        assert_eq!(available(), (8, 16));
+        let rejected =
+            EndedRequest { took: Duration::ZERO, operations: None, is_rejected: true, in_flight: 1 };
+        throttles.server.concurrency.ended(&rejected, throttles.clock.now());
+        settle().await;
+        assert_eq!((available(), throttles.metrics.elasticsearch_permits.get()), ((4, 8), 4));
+        sender.send_replace(limits(3, true));
+        settle().await;
+        assert_eq!(available(), (3, 6));
+        sender.send_replace(limits(6, false));
+        settle().await;
+        throttles.server.concurrency.ended(&rejected, throttles.clock.now());
+        settle().await;
+        assert_eq!(available(), (6, 12), "it no longer adapts");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn excess_permits_are_removed_once_free() {
         let in_flight =
             |max_in_flight| WorkerLimits { max_in_flight, ..WorkerLimits::of(&Config::default()) };
-        let (sender, reader) = watch::channel(in_flight(4));
-        let (permits, batch_permits) = (Arc::new(Semaphore::new(4)), Arc::new(Semaphore::new(8)));
-        let metrics = Metrics::new().unwrap();
-        let following =
-            follow_permits(in_flight(4), reader, permits.clone(), batch_permits.clone(), metrics.clone());
-        let following = tokio::spawn(following);
-        let settle = || tokio::time::sleep(Duration::from_secs(1));
+        let (sender, throttles, following) = followed(in_flight(4));
+        let Throttles { permits, batch_permits, metrics, .. } = throttles;
         let held = permits.clone().acquire_many_owned(3).await.unwrap();
         settle().await;
         sender.send_replace(in_flight(1));

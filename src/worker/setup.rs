@@ -3,14 +3,14 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::dead_letter::{DeadLetterProducer, DeadLetterSink};
 use super::distribution::setup::{Distributing, build as build_distributor};
 use super::increments::topic::KafkaIncrements;
-use super::limits::{WorkerLimits, follow_permits};
+use super::limits::{Throttles, WorkerLimits};
 use super::partition::{IncrementsContext, WorkerContext};
 use super::record::decoder;
 use super::refeed::{self, SourceFetcher};
@@ -77,10 +77,8 @@ pub(super) fn start(
     rules.tally = rules.tally.map(|tally| tally.counting_left_out(metrics.tally.values_left_out.clone()));
     let retry = config.retry.policy();
     metrics.held_bytes_limit.set(level(now.memory.total));
-    metrics.elasticsearch_permits.set(level(now.max_in_flight));
-    let permits = Arc::new(Semaphore::new(now.max_in_flight));
-    let batch_permits = Arc::new(Semaphore::new(now.batch_permits()));
-    let rounds = request_sender(config, given, now, &permits);
+    let throttles = Throttles::new(now, server_state(config, given), clock.clone(), metrics.clone());
+    let rounds = request_sender(config, given, now, &throttles);
     let dead_letters = dead_letters(config, retry)?;
     let visibility = Visibility::new(rounds.clone(), metrics.clone());
     let mut others = Vec::from(start_refreshes(given, &visibility));
@@ -98,8 +96,9 @@ pub(super) fn start(
     others.push(watching);
     let (load, storing_load) = start_load(config, given, &all_have_ended).unzip();
     // Ends when the publisher of limits is dropped.
-    let following = follow_permits(now, limits.clone(), permits, batch_permits.clone(), metrics.clone());
-    others.push(AbortOnDropHandle::new(supervisor.spawn_until_done("request permits", following)));
+    let batch_permits = throttles.batch_permits.clone();
+    let following = throttles.follow(now, limits.clone());
+    others.push(AbortOnDropHandle::new(supervisor.spawn_until_done("throttles", following)));
     let context = WorkerContext {
         topic: config.kafka.topic.as_str().into(),
         epoch: config.positions.epoch,
@@ -143,23 +142,29 @@ pub(super) fn start(
     Ok((Arc::new(context), background))
 }
 
-fn request_sender(
-    config: &Config,
-    given: &WorkerDependencies,
-    now: WorkerLimits,
-    permits: &Arc<Semaphore>,
-) -> RequestSender {
-    let WorkerDependencies { elastic, clock, metrics, health, .. } = given;
+fn server_state(config: &Config, given: &WorkerDependencies) -> Arc<ServerState> {
+    let WorkerDependencies { metrics, health, .. } = given;
     let limits = ServerLimits {
         unauthorized: config.retry.unauthorized_timeout,
         refusals: config.dead_letter.index_failure_threshold,
     };
     let events = ServerEvents { metrics: metrics.clone(), health: health.clone() };
+    Arc::new(ServerState::new(limits, Arc::new(events)))
+}
+
+fn request_sender(
+    config: &Config,
+    given: &WorkerDependencies,
+    now: WorkerLimits,
+    throttles: &Throttles,
+) -> RequestSender {
+    let WorkerDependencies { elastic, clock, metrics, .. } = given;
+    let Throttles { permits, server, .. } = throttles;
     RequestSender {
         coalescer: Some(BulkCoalescer::new(elastic.clone(), permits.clone(), clock.clone())),
         elastic: elastic.clone(),
         permits: permits.clone(),
-        server: Arc::new(ServerState::new(limits, Arc::new(events))),
+        server: server.clone(),
         look: 0,
         limits: now.requests,
         retry: config.retry.policy(),

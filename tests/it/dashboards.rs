@@ -424,7 +424,12 @@ fn unit_of(expr: &str) -> &'static str {
     {
         "short"
     } else if expr.contains("rate(") {
-        if is_of(&["_bytes_total"]) { "Bps" } else { "ops" }
+        match () {
+            () if is_of(&["_bytes_total"]) => "Bps",
+            // Seconds per second: how many wait at the same time.
+            () if is_of(&["_seconds_total"]) => "short",
+            () => "ops",
+        }
     } else if is_of(&["_bytes", "_bytes_limit"]) || expr.contains("memory_bytes") {
         "bytes"
     } else if is_of(&["_seconds"]) {

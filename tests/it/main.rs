@@ -39,6 +39,7 @@ mod schema_registry;
 mod shards_plan;
 mod shards_show;
 mod standins;
+mod throttles;
 mod tools;
 #[cfg(feature = "otel")]
 mod traces;

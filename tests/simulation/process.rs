@@ -297,8 +297,14 @@ impl Process {
             deadline: Duration::from_millis(DEADLINE),
         };
         let memory_limits = budget::MemoryLimits { total: usize::MAX, per_partition: held };
-        let limits =
-            WorkerLimits { batching, requests: rounds.limits, max_in_flight: permits, memory: memory_limits };
+        let limits = WorkerLimits {
+            batching,
+            requests: rounds.limits,
+            max_in_flight: permits,
+            adaptive_concurrency: false,
+            max_operations_per_second: None,
+            memory: memory_limits,
+        };
         let visibility = Visibility::new(rounds.clone(), metrics.clone());
         let refreshing = visibility.clone().run(cancel.clone());
         tokio::spawn(Stoppable { freezer: freezer.clone(), work: refreshing.boxed() });

@@ -47,7 +47,9 @@ followed! {
         batch.max_bytes,
         batch.max_dirty_age,
         batch.max_documents,
+        elasticsearch.adaptive_concurrency,
         elasticsearch.max_in_flight,
+        elasticsearch.max_operations_per_second,
         elasticsearch.request_max_bytes,
         elasticsearch.request_max_operations,
         memory.per_partition,
@@ -124,7 +126,9 @@ mod tests {
         other.batch.max_bytes = ByteSize::mib(1);
         other.batch.max_dirty_age = Duration::from_secs(7);
         other.batch.max_documents = 7;
+        other.elasticsearch.adaptive_concurrency = true;
         other.elasticsearch.max_in_flight = 7;
+        other.elasticsearch.max_operations_per_second = Some(NonZeroU32::MIN);
         other.elasticsearch.request_max_bytes = ByteSize::mib(7);
         other.elasticsearch.request_max_operations = 7;
         other.log.filter = "debug".to_owned();

@@ -5,6 +5,7 @@
 //! and the headers for a source, `source.headers.<name>`, which may be anything.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 use toml::{Table, Value};
 
@@ -149,6 +150,7 @@ fn with_every_key() -> Config {
     config.elasticsearch.ca_file = path();
     config.elasticsearch.client_cert_file = path();
     config.elasticsearch.client_key_file = path();
+    config.elasticsearch.max_operations_per_second = Some(NonZeroU32::MIN);
     config.documents.point = Some(text());
     config.documents.on_missing = Some(OnMissing::Drop);
     config.geoshards.index_template = path();

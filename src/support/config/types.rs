@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -324,8 +325,12 @@ pub struct ElasticsearchConfig {
     /// A request without an answer after this time has failed.
     #[serde(with = "humantime_serde")]
     pub request_timeout: Duration,
-    /// Concurrent requests per worker.
+    /// Concurrent requests per worker, at most.
     pub max_in_flight: usize,
+    /// Fewer while Elasticsearch is slow or rejects requests.
+    pub adaptive_concurrency: bool,
+    /// Write operations per second of a worker; any number if not given.
+    pub max_operations_per_second: Option<NonZeroU32>,
     /// Operations in one request, at most.
     pub request_max_operations: usize,
     /// Bytes in one request, at most; before it is compressed.
@@ -355,6 +360,8 @@ impl Default for ElasticsearchConfig {
             prefix: "geofold".to_owned(),
             request_timeout: Duration::from_secs(20),
             max_in_flight: 4,
+            adaptive_concurrency: false,
+            max_operations_per_second: None,
             request_max_operations: 2_000,
             request_max_bytes: ByteSize::mib(8),
             compress_requests: false,

@@ -158,6 +158,10 @@ impl Register {
         self.add(MetricType::Counter, IntCounter::new(name, help)?)
     }
 
+    pub(crate) fn float_counter(&mut self, name: &str, help: &str) -> Result<prometheus::Counter> {
+        self.add(MetricType::Counter, prometheus::Counter::new(name, help)?)
+    }
+
     pub(crate) fn counter_vec(&mut self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec> {
         self.add(MetricType::Counter, IntCounterVec::new(Opts::new(name, help), labels)?)
     }

@@ -19,8 +19,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use prometheus::{
-    Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
-    Result, TextEncoder,
+    Counter, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
+    Registry, Result, TextEncoder,
 };
 
 use super::audit::AuditMetrics;
@@ -168,6 +168,8 @@ pub struct Metrics {
     pub elasticsearch_permits_in_use: IntGauge,
     /// Requests that wait for a permit or for their next attempt.
     pub elasticsearch_requests_waiting: IntGauge,
+    /// Time that requests waited for the ceiling of operations.
+    pub elasticsearch_throttled_seconds: Counter,
     /// Time of one batch, from its first read to its last answer.
     pub batch_seconds: Histogram,
     /// Documents of one batch.
@@ -368,6 +370,10 @@ impl Metrics {
             elasticsearch_requests_waiting: r.gauge(
                 "geofold_elasticsearch_requests_waiting",
                 "Elasticsearch requests waiting for a permit or a retry.",
+            )?,
+            elasticsearch_throttled_seconds: r.float_counter(
+                "geofold_elasticsearch_throttled_seconds_total",
+                "Time that requests waited for elasticsearch.max_operations_per_second, summed.",
             )?,
             batch_seconds: r.histogram(
                 "geofold_batch_seconds",

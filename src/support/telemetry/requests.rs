@@ -28,6 +28,10 @@ impl RoundsObserver for Metrics {
     fn waiting(&self, delta: i64) {
         self.elasticsearch_requests_waiting.add(delta);
     }
+
+    fn throttled(&self, waited: Duration) {
+        self.elasticsearch_throttled_seconds.inc_by(waited.as_secs_f64());
+    }
 }
 
 /// Reports Elasticsearch's state in log, metrics and readiness.

@@ -20,9 +20,6 @@ use crate::base::clock::{Clock, Instant};
 use crate::io::elastic::answer::{CallVerdict, judge_call};
 use crate::io::elastic::{BulkAnswer, BulkOp, CallError, Elastic, encode};
 
-/// Requests larger than 1/4 of the limits are sent alone.
-const MAX_COALESCED_FRACTION: usize = 4;
-
 /// Writes queued while a request takes longer than this get another driver, so that one slow shard does not delay all.
 const SLOW_REQUEST: Duration = Duration::from_secs(1);
 
@@ -59,9 +56,7 @@ impl BulkCoalescer {
 
     /// Whether these operations are few enough to be coalesced.
     pub(super) fn suits(ops: &[BulkOp], limits: &RequestLimits) -> bool {
-        ops.len() <= limits.max_operations / MAX_COALESCED_FRACTION
-            && ops.iter().map(encode::bulk_op_bytes).sum::<usize>()
-                <= limits.max_bytes / MAX_COALESCED_FRACTION
+        !limits.is_large(ops.len(), || ops.iter().map(encode::bulk_op_bytes).sum())
     }
 
     /// Carries out operations like [`Elastic::bulk`], together with those of others.

@@ -38,6 +38,8 @@ pub(super) trait Item: Send + Sync + Sized {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<Self::Answer>, CallError>>;
     fn judge(&self, answer: Self::Answer) -> ItemVerdict<Self::Outcome>;
+    /// Whether the server had too much to do to carry it out.
+    fn is_overload(answer: &Self::Answer) -> bool;
     /// The error of an outcome that is a refusal.
     fn error_of(outcome: Self::Outcome) -> Option<ItemError>;
     /// Places of items that the answer refuses although the fault is their index's.
@@ -86,6 +88,10 @@ impl Item for BulkOp {
             BulkVerdict::Again(error) => return ItemVerdict::Again(error),
             BulkVerdict::Unauthorized(error) => return ItemVerdict::Unauthorized(error),
         })
+    }
+
+    fn is_overload(answer: &BulkAnswer) -> bool {
+        answer.status == 429
     }
 
     fn error_of(outcome: BulkOutcome) -> Option<ItemError> {
@@ -166,6 +172,11 @@ impl Item for Get {
             GetVerdict::Again(error) => return ItemVerdict::Again(error),
             GetVerdict::Unauthorized(error) => return ItemVerdict::Unauthorized(error),
         })
+    }
+
+    fn is_overload(_: &GetAnswer) -> bool {
+        // Its slots have no status.
+        false
     }
 
     fn error_of(_: GetOutcome) -> Option<ItemError> {

@@ -7,9 +7,12 @@
 //! without a limit of attempts, until the [`RequestDeadline`]. After it nothing is sent; an item without a response is
 //! `Unanswered`, which does not say whether it was executed.
 //!
-//! While credentials are refused (`credentials.rs`) one request at a time is sent; while an index refuses everything
-//! (`refusals.rs`), its items are sent again.
+//! Writes wait for the ceiling of operations (`ceiling.rs`) before they take a permit; the number of permits may follow the
+//! server's answers (`adaptive.rs`). While credentials are refused (`credentials.rs`) one request at a time is sent; while an
+//! index refuses everything (`refusals.rs`), its items are sent again.
 
+mod adaptive;
+mod ceiling;
 mod coalesce;
 mod credentials;
 mod item;
@@ -27,6 +30,9 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+pub use self::adaptive::AdaptiveConcurrency;
+use self::adaptive::is_overload;
+pub use self::ceiling::OperationsCeiling;
 pub use self::coalesce::BulkCoalescer;
 use self::item::{Item, ItemVerdict};
 use self::observer::WaitingRequest;
@@ -34,6 +40,7 @@ pub use self::server::{ServerLimits, ServerState};
 use super::answer::{CallVerdict, judge_call};
 use super::{BulkOp, CallError, Elastic, Get, Index, ItemError};
 use crate::base::clock::{Clock, Instant};
+use crate::base::concurrency_limit::EndedRequest;
 pub use crate::base::requests::{
     BulkOutcome, GetOutcome, RequestKind, RoundsObserver, ServerObserver, Unobserved,
 };
@@ -48,6 +55,16 @@ pub struct RequestLimits {
     pub max_bytes: usize,
     /// Timeout of a request; shortened to the rest of the lease.
     pub request_timeout: Duration,
+}
+
+impl RequestLimits {
+    /// Requests larger than 1/4 of the limits are large.
+    const LARGE: usize = 4;
+
+    /// Whether a request is so large that it is sent alone.
+    fn is_large(&self, operations: usize, bytes: impl FnOnce() -> usize) -> bool {
+        operations > self.max_operations / Self::LARGE || bytes() > self.max_bytes / Self::LARGE
+    }
 }
 
 /// For how long a batch may send.
@@ -140,6 +157,10 @@ impl RequestSender {
         lease: &RequestDeadline,
     ) -> Result<Vec<I::Outcome>, Halt> {
         let mut outcomes: Vec<_> = part.items.iter().map(|_| I::UNANSWERED).collect();
+        if self.admit::<I>(part.items.len(), lease).await.is_none() {
+            return Ok(outcomes);
+        }
+        let mut admitted = part.items.len();
         let coalescer = I::coalescer(self, &part.items);
         let _permit = match coalescer {
             // The coalescer holds its own permit.
@@ -152,19 +173,23 @@ impl RequestSender {
         // Usually one part; a request that was too large leaves its halves here, the earlier on top.
         let mut parts = vec![part];
         while let Some(part) = parts.pop() {
-            if let Some((left, right)) = self.part(part, coalescer, &mut outcomes, lease).await? {
+            if let Some((left, right)) =
+                self.part(part, coalescer, &mut outcomes, &mut admitted, lease).await?
+            {
                 parts.extend([right, left]);
             }
         }
         Ok(outcomes)
     }
 
-    /// Sends a part until it has its outcomes or the lease ends; or gives its halves, to be sent instead.
+    /// Sends a part until it has its outcomes or the lease ends; or gives its halves, to be sent instead. `admitted`: operations
+    /// that the ceiling has admitted and that were not sent yet.
     async fn part<I: Item>(
         &self,
         mut part: Part<I>,
         coalescer: Option<&Arc<BulkCoalescer>>,
         outcomes: &mut [I::Outcome],
+        admitted: &mut usize,
         lease: &RequestDeadline,
     ) -> Result<Option<(Part<I>, Part<I>)>, Halt> {
         let mut delays = self.retry.delays();
@@ -178,6 +203,7 @@ impl RequestSender {
                     None => return Ok(None),
                 }
             }
+            self.count_again::<I>(part.items.len(), admitted);
             // A probe is sent alone: queued writes may hold all permits and wait for it.
             let coalescer = coalescer.filter(|_| probe.is_none());
             let Some(answers) = self.send(&part, coalescer, lease).await else {
@@ -245,6 +271,33 @@ impl RequestSender {
         Ok(None)
     }
 
+    /// Waits until the ceiling of operations admits a write; `None` if the lease ends first.
+    async fn admit<I: Item>(&self, operations: usize, lease: &RequestDeadline) -> Option<()> {
+        let ceiling = &self.server.ceiling;
+        if I::KIND != RequestKind::Bulk || !ceiling.is_set() {
+            return Some(());
+        }
+        let began = self.clock.now();
+        let left = lease.time_left(began)?;
+        let admitted = tokio::select! {
+            biased;
+            () = lease.cancel.cancelled() => None,
+            () = ceiling.admit(operations, &*self.clock) => Some(()),
+            () = tokio::time::sleep(left) => None,
+        };
+        self.observer.throttled(self.clock.now().since(began));
+        admitted
+    }
+
+    /// Counts operations beyond those admitted, which are sent again.
+    fn count_again<I: Item>(&self, operations: usize, admitted: &mut usize) {
+        let again = operations.saturating_sub(*admitted);
+        *admitted = admitted.saturating_sub(operations);
+        if again > 0 && I::KIND == RequestKind::Bulk && self.server.ceiling.is_set() {
+            self.server.ceiling.count_again(again, self.clock.now());
+        }
+    }
+
     /// Waits until a request may be sent; `None` if the lease ends first. While credentials are refused, gives the permit of the
     /// one request that tries.
     async fn enter(&self, lease: &RequestDeadline) -> Option<Option<SemaphorePermit<'_>>> {
@@ -269,6 +322,8 @@ impl RequestSender {
     ) -> Option<Result<Vec<I::Answer>, CallError>> {
         let started = self.clock.now();
         let timeout = lease.time_left(started)?.min(self.limits.request_timeout);
+        // A coalesced write does not know what is under way with it, nor how long it was queued.
+        let in_flight = coalescer.is_none().then(|| self.server.concurrency.begin());
         let answers = tokio::select! {
             // An answer that is there is used, even if the lease ended with it.
             biased;
@@ -294,6 +349,26 @@ impl RequestSender {
         });
         let took = self.clock.now().since(started);
         self.observer.request(I::KIND, items.len(), *bytes, took, answers.is_ok());
+        if self.server.concurrency.adapts() {
+            let is_rejected = match &answers {
+                Ok(answers) => answers.iter().any(I::is_overload),
+                // Near the end of the lease there is too little time for an answer.
+                Err(error) => is_overload(error, timeout == self.limits.request_timeout),
+            };
+            let is_large = I::KIND == RequestKind::Bulk
+                && in_flight.is_some()
+                && self.limits.is_large(items.len(), || *bytes);
+            // Other failures say nothing of how much the server has to do.
+            if is_rejected || answers.is_ok() {
+                let ended = EndedRequest {
+                    took,
+                    operations: is_large.then_some(items.len()),
+                    is_rejected,
+                    in_flight: in_flight.map_or(0, |in_flight| in_flight.at_start),
+                };
+                self.server.concurrency.ended(&ended, self.clock.now());
+            }
+        }
         Some(answers)
     }
 

@@ -1,10 +1,12 @@
-//! Knowledge of the server shared by all requests of a worker.
+//! Knowledge of the server shared by all requests of a worker, and how much of it they may use.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::Halt;
+use super::adaptive::AdaptiveConcurrency;
+use super::ceiling::OperationsCeiling;
 use super::credentials::CredentialState;
 use super::refusals::{Refusals, RefusedItem};
 use crate::base::clock::Instant;
@@ -26,8 +28,13 @@ impl Default for ServerLimits {
     }
 }
 
-/// Whether credentials are refused, and which indices refuse everything. One for all partitions of a worker.
+/// Whether credentials are refused, which indices refuse everything, and how much may be sent. One for all partitions of a
+/// worker.
 pub struct ServerState {
+    /// Write operations per second.
+    pub ceiling: OperationsCeiling,
+    /// Concurrent requests.
+    pub concurrency: AdaptiveConcurrency,
     pub(super) credentials: CredentialState,
     pub(super) refusals: Refusals,
     observer: Arc<dyn ServerObserver>,
@@ -45,7 +52,14 @@ impl ServerState {
     /// Nothing is refused yet.
     pub fn new(limits: ServerLimits, observer: Arc<dyn ServerObserver>) -> Self {
         let credentials = CredentialState::new(limits.unauthorized);
-        Self { credentials, refusals: Refusals::new(limits.refusals), observer, given_up: Mutex::default() }
+        Self {
+            ceiling: OperationsCeiling::default(),
+            concurrency: AdaptiveConcurrency::default(),
+            credentials,
+            refusals: Refusals::new(limits.refusals),
+            observer,
+            given_up: Mutex::default(),
+        }
     }
 
     /// A request ended without its answer: it may be carried out later.

@@ -353,6 +353,8 @@ impl Rig {
             batching,
             requests: rounds.limits,
             max_in_flight: 4,
+            adaptive_concurrency: false,
+            max_operations_per_second: None,
             memory: MemoryLimits { total: usize::MAX, per_partition: usize::MAX },
         });
         let (fatal_sender, fatal) = mpsc::unbounded_channel();

@@ -242,6 +242,10 @@ impl RoundsObserver for Traced {
     fn waiting(&self, delta: i64) {
         self.inner.waiting(delta);
     }
+
+    fn throttled(&self, waited: Duration) {
+        self.inner.throttled(waited);
+    }
 }
 
 #[cfg(test)]
