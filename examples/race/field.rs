@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -275,6 +276,55 @@ impl Field {
     /// Peak memory in MiB of a worker that comes to a backlog.
     pub fn backlog(&mut self, records: usize) -> Result<f64> {
         self.worker.stop()?;
+        self.produce_steps(records, true)?;
+        self.worker.restart(&self.geofold, self.dir.path())?;
+        let nothing = BTreeMap::new();
+        let outcomes = ["indexed", "folded", "already_applied"];
+        self.worker.wait_until_done(records as u64, &nothing, &outcomes)?;
+        self.peak_mebibytes()
+    }
+
+    /// Restarts the worker with these lines in the section `elasticsearch` of its configuration, in place of former ones.
+    pub fn restart_with(&mut self, lines: &str) -> Result<()> {
+        const SECTION: &str = "[elasticsearch]\n";
+        const END: &str = "# (end of more)\n";
+        let file = self.dir.path().join("geofold.toml");
+        let text = fs::read_to_string(&file)?;
+        let (before, rest) = text.split_once(SECTION).context("the section elasticsearch")?;
+        let rest = rest.split_once(END).map_or(rest, |(_, rest)| rest);
+        fs::write(&file, format!("{before}{SECTION}{lines}{END}{rest}"))?;
+        self.worker.restart(&self.geofold, self.dir.path())?;
+        self.worker.settle_in();
+        Ok(())
+    }
+
+    /// A backlog of so many records, while `meanwhile` runs until it is told to stop: how long the worker took.
+    pub fn drain<T: Send>(
+        &mut self,
+        records: usize,
+        meanwhile: impl FnOnce(&AtomicBool) -> Result<T> + Send,
+    ) -> Result<(Duration, T)> {
+        self.produce_steps(records, false)?;
+        self.settle()?;
+        let before = self.worker.done()?;
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| meanwhile(&is_over));
+            let began = Instant::now();
+            let drained = self
+                .topic
+                .show()
+                .and_then(|()| self.worker.wait_until_done(records as u64, &before, &["indexed", "folded"]));
+            let took = began.elapsed();
+            is_over.store(true, Ordering::Relaxed);
+            let Ok(other) = other.join() else { bail!("a thread panicked") };
+            drained?;
+            Ok((took, other?))
+        })
+    }
+
+    /// So many records of everybody's steps; nobody sees them yet unless they are shown.
+    fn produce_steps(&mut self, records: usize, are_shown: bool) -> Result<()> {
         let mut left = records;
         while left > 0 {
             self.crowd.take_a_step()?;
@@ -282,13 +332,11 @@ impl Field {
             events.truncate(left);
             left -= events.len();
             self.topic.produce(&events, &mut self.versions, None)?;
-            self.topic.show()?;
+            if are_shown {
+                self.topic.show()?;
+            }
         }
-        self.worker.restart(&self.geofold, self.dir.path())?;
-        let nothing = BTreeMap::new();
-        let outcomes = ["indexed", "folded", "already_applied"];
-        self.worker.wait_until_done(records as u64, &nothing, &outcomes)?;
-        self.peak_mebibytes()
+        Ok(())
     }
 
     /// The most memory that the worker held, in MiB.

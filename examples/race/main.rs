@@ -16,6 +16,7 @@
 //! | `freshness.rs` | the same at fixed loads, with and without a refresh job, beside the peer |
 //! | `placements.rs` | new documents and moves with several numbers of primaries of the placements index |
 //! | `compression.rs`, `link.rs` | what compressed requests cost and save, on links of several speeds |
+//! | `searches.rs` | how fast searches are while a backlog is drained |
 //! | `probe.rs` | looks how long it takes until a write is found |
 //! | `report.rs`, `plot.rs` | what came out |
 
@@ -35,6 +36,7 @@ mod plot;
 mod probe;
 mod process;
 mod report;
+mod searches;
 mod topic;
 
 use std::path::PathBuf;
@@ -94,8 +96,14 @@ struct Options {
     /// Partitions of the topic.
     #[arg(long, default_value_t = 8)]
     partitions: i32,
+    /// Records of the backlog beside which is searched.
+    #[arg(long, default_value_t = 1_000_000)]
+    searched_backlog: usize,
+    /// Ceilings of operations for the workload `searches`, as shares of what is done without one.
+    #[arg(long, value_delimiter = ',', default_values_t = [0.5, 0.25])]
+    ceilings: Vec<f64>,
     /// Only these workloads: new, in-place, cold, hot-keys, moves, day, latency, freshness, null-sink,
-    /// partitions, backlog; or compression, which is in no race but by its name.
+    /// partitions, backlog; or compression or searches, which run by their names only.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
     /// Only this: new documents and moves with each of these numbers of primaries of the placements index, such as 1,4,8.
@@ -152,6 +160,9 @@ fn main() -> Result<()> {
     }
     if options.only.iter().any(|only| only == "compression") {
         report.compression = compression::measure(&options)?;
+    }
+    if options.only.iter().any(|only| only == "searches") {
+        report.searches = searches::measure(&options)?;
     }
     if options.runs("null-sink") || options.runs("partitions") || options.runs("backlog") {
         without_elasticsearch(&options, &mut report)?;

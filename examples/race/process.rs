@@ -148,7 +148,7 @@ impl Worker {
         /// Often enough to time a round of seconds, and seldom enough to cost nothing.
         const INTERVAL: Duration = Duration::from_millis(50);
         const LOOKS_PER_SECOND: u32 = 20;
-        const TIMEOUT: Duration = Duration::from_secs(600);
+        const TIMEOUT: Duration = Duration::from_secs(1_800);
         let began = Instant::now();
         let mut looks = 0_u32;
         loop {

@@ -14,6 +14,7 @@ use crate::freshness::{self, Freshness};
 use crate::latency::Latency;
 use crate::placements::{self, Primaries};
 use crate::process::Operations;
+use crate::searches::{self, Searched};
 use crate::{Options, plot};
 
 const BEGIN: &str = "<!-- race -->";
@@ -163,6 +164,8 @@ pub struct Report {
     pub freshness: Vec<Freshness>,
     /// What compressed requests cost and save.
     pub compression: Vec<Compression>,
+    /// Searches while a backlog is drained.
+    pub searches: Vec<Searched>,
     /// Records of a backlog, and the most memory of a worker that came to it.
     pub backlog: Option<(usize, f64)>,
 }
@@ -204,6 +207,7 @@ impl Report {
             latency: Vec::new(),
             freshness: Vec::new(),
             compression: Vec::new(),
+            searches: Vec::new(),
             backlog: None,
         })
     }
@@ -274,6 +278,7 @@ impl Report {
         text.push_str(&self.latency_table());
         text.push_str(&freshness::table(&self.freshness));
         text.push_str(&compression::table(&self.compression));
+        text.push_str(&searches::table(&self.searches));
         if let Some(peak) = self.peak_mebibytes {
             let _ = writeln!(text, "\nPeak resident memory of the worker in the race: {peak:.0} MiB.");
         }
