@@ -157,9 +157,9 @@ fn a_worker_that_can_not_be_confirmed_is_named_and_waited_for() {
     assert_eq!(scenario.record().unwrap()["stage"], "announced", "{}", command.log());
     let status = text(&scenario.geofold(&["shards", "migrate", "--status"]));
     assert!(status.contains("announced") && status.contains("not confirmed yet"), "{status}");
+    let truth = writer.stop();
     worker.signal("CONT");
     command.ends_well();
-    let truth = writer.stop();
     scenario.drain();
     scenario.audit(&scenario.new, &truth);
 }
