@@ -223,12 +223,13 @@ mod tests {
     fn keys_that_left_do_not_add_up_behind_one_that_stays() {
         let mut order = ScoreOrder::default();
         order.insert(0, "stays", 0);
+        // Ascending keys: what comes out of order is not queued.
         for score in 1..10_000 {
-            order.insert(score, "passes", 1);
-            order.insert(score, "follows", 2);
-            assert_eq!(order.remove(score, &"passes"), Some(1));
+            order.insert(score, "leaves", 1);
+            order.insert(score, "remains", 2);
+            assert_eq!(order.remove(score, &"leaves"), Some(1));
             if score > 1 {
-                assert_eq!(order.remove(score - 1, &"follows"), Some(2));
+                assert_eq!(order.remove(score - 1, &"remains"), Some(2));
             }
             assert!(order.queue.len() <= 8, "{}", order.queue.len());
         }

@@ -97,13 +97,17 @@ impl Elastic for Scripted {
 /// Counts observed events.
 #[derive(Default)]
 struct Counts {
+    /// Of each request.
+    bytes: Mutex<Vec<usize>>,
     retried: Mutex<Vec<(&'static str, usize)>>,
     waiting: Mutex<i64>,
     throttled: Mutex<Duration>,
 }
 
 impl RoundsObserver for Counts {
-    fn request(&self, _: RequestKind, _: usize, _: usize, _: Duration, _: bool) {}
+    fn request(&self, _: RequestKind, _: usize, bytes: usize, _: Duration, _: bool) {
+        self.bytes.lock().unwrap().push(bytes);
+    }
     fn retry(&self, label: &'static str, items: usize) {
         self.retried.lock().unwrap().push((label, items));
     }
@@ -199,6 +203,8 @@ async fn only_failed_items_are_retried_and_order_is_kept() {
     assert_eq!(outcomes, [DONE, DONE, BulkOutcome::Conflict, DONE]);
     assert_eq!(bench.elastic.calls(), ["abcd", "bd", "d"]);
     assert_eq!(*bench.counts.retried.lock().unwrap(), [("429", 1), ("503", 1), ("429", 1)]);
+    let bytes = ["abcd", "bd", "d"].map(|ids| ops(ids).iter().map(encode::bulk_op_bytes).sum::<usize>());
+    assert_eq!(*bench.counts.bytes.lock().unwrap(), bytes);
     assert_eq!(*bench.counts.waiting.lock().unwrap(), 0);
 }
 
