@@ -21,7 +21,7 @@ use crate::geoshard::GeoshardMap;
 use crate::ops::campaign::CampaignAction;
 use crate::ops::campaign::create::{CreateError, IdSource, SortOptions, create as make};
 use crate::ops::campaign::select::Selection;
-use crate::ops::campaign::store::{MAX_RATE, NewCampaign};
+use crate::ops::campaign::store::{MAX_NAME_BYTES, MAX_RATE, NewCampaign, is_name};
 use crate::support::config::{ByteSize, Config};
 
 /// Create a campaign; nothing happens to its documents until `campaign run`.
@@ -96,9 +96,6 @@ impl From<ActionArg> for CampaignAction {
     }
 }
 
-/// Maximum length of a campaign's name, in bytes.
-const MAX_NAME_BYTES: usize = 200;
-
 pub(super) async fn create(args: CreateCampaignArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     let stop = signals::stop_on_signal_or_hang_up()?;
@@ -112,7 +109,7 @@ pub(super) async fn create(args: CreateCampaignArgs) -> Result<ExitCode, Failure
     super::carries(&config, action)?;
     let (selection, in_words) = which(&args, &config)?;
     let name = args.name.clone().unwrap_or_else(|| in_words.clone());
-    if name.len() > MAX_NAME_BYTES || name.contains('\0') {
+    if !is_name(&name) {
         return Err(Failure::usage(anyhow!("--name may have at most {MAX_NAME_BYTES} bytes and no NUL")));
     }
     if args.rate.is_some_and(|rate| rate.get() > MAX_RATE) {

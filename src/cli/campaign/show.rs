@@ -4,9 +4,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime};
 
-use anyhow::Context;
 use clap::Args;
-use serde_json::json;
 
 use super::{ConfigArgs, Failure, open, output, refused};
 use crate::ops::campaign::CampaignState;
@@ -53,14 +51,7 @@ pub(super) async fn status(args: CampaignStatusArgs) -> Result<ExitCode, Failure
     }
     store.close().await;
     if args.json {
-        let mut values = Vec::new();
-        for (status, failed) in &shown {
-            let mut value = serde_json::to_value(status).context("writing JSON")?;
-            let failure =
-                |failed: &Failed| json!({"id": String::from_utf8_lossy(&failed.id), "reason": failed.reason});
-            value["failures"] = failed.iter().map(failure).collect();
-            values.push(value);
-        }
+        let mut values: Vec<_> = shown.iter().map(|(status, failed)| status.to_json(failed)).collect();
         match (args.id, values.pop()) {
             (Some(_), Some(one)) => output::json(&one)?,
             (_, last) => {

@@ -23,7 +23,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::create::{CreateError, IdSource, SortOptions, create};
 use super::select::SelectError;
-use super::store::{CampaignStatus, CampaignStore, CampaignStoreError, MAX_RATE, NewCampaign};
+use super::store::{
+    CampaignStatus, CampaignStore, CampaignStoreError, MAX_NAME_BYTES, MAX_RATE, NewCampaign, is_name,
+};
 use super::{CampaignAction, Command, chunk, run};
 use crate::io::database::DatabaseError;
 use crate::support::config::Config;
@@ -38,8 +40,8 @@ const MEMORY: usize = 16 << 20;
 const SILENCE: Duration = Duration::from_secs(30);
 /// Failed ids that are shown of a campaign.
 const SHOWN_FAILURES: u32 = 100;
-/// Of a key and of a name, in bytes.
-const MAX_TEXT: usize = 200;
+/// Of an `Idempotency-Key`, in bytes.
+const MAX_KEY_BYTES: usize = 200;
 /// Clients that have to wait are asked to come back after this, in seconds.
 const RETRY_AFTER: &str = "2";
 
@@ -269,14 +271,16 @@ impl Shared {
             return Err(Problem::bad_request(format!("chunk may be 1 to {} ids", chunk::MAX_IDS)));
         }
         let name = wanted.name.clone().unwrap_or_else(|| "a request".to_owned());
-        if name.len() > MAX_TEXT || name.contains('\0') {
-            return Err(Problem::bad_request(format!("name may have at most {MAX_TEXT} bytes and no NUL")));
+        if !is_name(&name) {
+            return Err(Problem::bad_request(format!(
+                "name may have at most {MAX_NAME_BYTES} bytes and no NUL"
+            )));
         }
         let request = match headers.get(KEY).map(|key| key.to_str()) {
             None => format!("{}-{}", self.process, self.made.fetch_add(1, Ordering::Relaxed)),
-            Some(Ok(key)) if (1..=MAX_TEXT).contains(&key.len()) => key.to_owned(),
+            Some(Ok(key)) if (1..=MAX_KEY_BYTES).contains(&key.len()) => key.to_owned(),
             Some(_) => {
-                let reason = format!("Idempotency-Key must be 1 to {MAX_TEXT} visible ASCII characters");
+                let reason = format!("Idempotency-Key must be 1 to {MAX_KEY_BYTES} visible ASCII characters");
                 return Err(Problem::bad_request(reason));
             }
         };
@@ -422,12 +426,7 @@ async fn show(State(shared): State<Arc<Shared>>, Path(id): Path<i64>) -> Result<
 /// A status with the first ids that failed.
 async fn described(store: &CampaignStore, status: CampaignStatus) -> Result<Value, Problem> {
     let failed = if status.failed > 0 { store.failed(status.id, SHOWN_FAILURES).await? } else { vec![] };
-    let mut value = json!(status);
-    value["failures"] = failed
-        .iter()
-        .map(|failed| json!({"id": String::from_utf8_lossy(&failed.id), "reason": failed.reason}))
-        .collect();
-    Ok(value)
+    Ok(status.to_json(&failed))
 }
 
 async fn execute(

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::next::{Speed, rate, seconds_left};
@@ -16,6 +17,14 @@ const AT_ONCE: i64 = 1_000;
 
 /// Maximum heartbeat age of a campaign whose list is being written; after that its writer counts as dead.
 pub const BROKEN_OFF: Duration = Duration::from_secs(60);
+
+/// Maximum length of a campaign's name, in bytes.
+pub const MAX_NAME_BYTES: usize = 200;
+
+/// Whether a campaign may have this name. PostgreSQL takes no text with a NUL.
+pub fn is_name(name: &str) -> bool {
+    name.len() <= MAX_NAME_BYTES && !name.contains('\0')
+}
 
 /// A failed operation.
 #[derive(Debug, Error)]
@@ -112,6 +121,15 @@ impl CampaignStatus {
     /// Ids that are over, well or not.
     pub fn done(&self) -> i64 {
         self.produced.saturating_add(self.failed)
+    }
+
+    /// As JSON, with some of the ids that failed as `failures`.
+    pub fn to_json(&self, failed: &[Failed]) -> Value {
+        let mut value = json!(self);
+        let failure =
+            |failed: &Failed| json!({"id": String::from_utf8_lossy(&failed.id), "reason": failed.reason});
+        value["failures"] = failed.iter().map(failure).collect();
+        value
     }
 }
 
