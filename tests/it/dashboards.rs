@@ -424,11 +424,13 @@ fn unit_of(expr: &str) -> &'static str {
     {
         "short"
     } else if expr.contains("rate(") {
-        match () {
-            () if is_of(&["_bytes_total"]) => "Bps",
+        if is_of(&["_bytes_total"]) {
+            "Bps"
+        } else if is_of(&["_seconds_total"]) {
             // Seconds per second: how many wait at the same time.
-            () if is_of(&["_seconds_total"]) => "short",
-            () => "ops",
+            "short"
+        } else {
+            "ops"
         }
     } else if is_of(&["_bytes", "_bytes_limit"]) || expr.contains("memory_bytes") {
         "bytes"

@@ -146,16 +146,14 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(1);
 
+    fn layout(shards: &[ShardId]) -> Layout<'_> {
+        let (gc_deletes, placements) = (Duration::from_secs(600), PlacementsConfig::default());
+        Layout { prefix: "p", shards, location: "at", gc_deletes, placements }
+    }
+
     fn wanted_indices() -> Vec<WantedIndex> {
         let shards: Vec<_> = (0..9).map(|n| ShardId::new(&format!("s{n}")).unwrap()).collect();
-        let layout = Layout {
-            prefix: "p",
-            shards: &shards,
-            location: "at",
-            gc_deletes: Duration::from_secs(600),
-            placements: PlacementsConfig::default(),
-        };
-        wanted(&layout, &Template::default()).unwrap()
+        wanted(&layout(&shards), &Template::default()).unwrap()
     }
 
     /// A server that keeps indices; `hidden` ones exist although no list shows them.
@@ -212,16 +210,9 @@ mod tests {
     #[tokio::test]
     async fn differences_from_the_template_are_reported_not_changed() {
         let shards = [ShardId::new("s0").unwrap()];
-        let layout = Layout {
-            prefix: "p",
-            shards: &shards,
-            location: "at",
-            gc_deletes: Duration::from_secs(600),
-            placements: PlacementsConfig::default(),
-        };
         let wanted_by = |replicas: u8| {
             let template = json!({"settings": {"index.number_of_replicas": replicas}}).to_string();
-            wanted(&layout, &Template::from_json(&template).unwrap()).unwrap()
+            wanted(&layout(&shards), &Template::from_json(&template).unwrap()).unwrap()
         };
         let server = server(&[], &[]);
         let first = create_missing(&server, "p", &wanted_by(1), SOON, &|_| ()).await.unwrap();
