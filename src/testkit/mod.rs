@@ -5,6 +5,7 @@
 #[cfg(feature = "program")]
 pub mod demo;
 pub mod embedded;
+pub mod ports;
 #[cfg(test)]
 pub(crate) mod testing;
 pub mod week;

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use geofold::testkit::ports::free_port;
 
 use crate::report::Status;
 use crate::support::{Random, World, wait_at_most};
@@ -186,7 +187,7 @@ impl<'a> Collectors<'a> {
 
 impl Collector {
     fn start(world: &World, number: u32) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port().unwrap();
         let log = File::create(world.dir().join(log_name(number))).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_geofold"))
             .args(["collect", "--config"])

@@ -10,7 +10,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -22,6 +21,7 @@ use axum::extract::Path as UrlPath;
 use axum::http::StatusCode;
 use geofold::testkit::embedded::broker::EmbeddedBroker;
 use geofold::testkit::embedded::elasticsearch::{Standin, StandinOptions};
+use geofold::testkit::ports::free_address;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::json;
 
@@ -398,8 +398,7 @@ impl Scene {
         broker.create_topic("documents", 8).unwrap();
         broker.create_topic("documents-increments", 3).unwrap();
         let folder = tempfile::tempdir().unwrap();
-        let [admin, collector] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [admin, collector] = [admin, collector].map(|port| port.local_addr().unwrap().to_string());
+        let [admin, collector] = [(); 2].map(|()| free_address().unwrap().to_string());
         let scene = Self {
             source: runtime.block_on(source_of_truth()),
             collector,

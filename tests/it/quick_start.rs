@@ -1,13 +1,13 @@
 //! The README's quick start on the stand-ins: the binary makes indices, checks, sends, works, answers for itself, and
 //! ends at SIGTERM. `tests/real/quick_start.rs` has the same on real services.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use geofold::testkit::embedded::broker::EmbeddedBroker;
 use geofold::testkit::embedded::elasticsearch::{Standin, StandinOptions};
+use geofold::testkit::ports::free_port;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
@@ -31,7 +31,7 @@ fn create_check_send_run_look_search_and_stop() {
     broker.create_topic("documents", 4).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("geofold.toml");
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port().unwrap();
     let map = concat!(env!("CARGO_MANIFEST_DIR"), "/config/map-55.json");
     let toml = format!(
         "[kafka]\nbrokers = [{:?}]\ntopic = \"documents\"\ngroup_id = \"g\"\n[elasticsearch]\nurls = [{:?}]\nprefix = \"p\"\n\

@@ -1,8 +1,7 @@
 //! The official clients on a router over the stand-in for Elasticsearch.
 
-use std::net::TcpListener;
-
 use geofold::geoshard::GeoshardMap;
+use geofold::testkit::ports::free_address;
 use reqwest::blocking::Client;
 
 use crate::official_clients::{Language, documents, expected, other, rust};
@@ -23,7 +22,7 @@ fn official_clients_work_unchanged_on_the_standin() {
     let written: serde_json::Value = written.send().unwrap().json().unwrap();
     assert_eq!(written["errors"], false, "{written}");
 
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = free_address().unwrap();
     let config = world.write("route.toml", &format!("[route]\nlisten = \"{address}\"\n"));
     let router = Worker::start_command(&["route"], world.folder.path(), &config, &[]);
     let url = format!("http://{address}");

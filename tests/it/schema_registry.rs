@@ -2,7 +2,7 @@
 //! is not there yet delays them, and what it does not know becomes a dead letter. With `GEOFOLD_TEST_REGISTRY` the registry is a real one.
 
 use std::collections::HashMap;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use geofold::testkit::embedded::broker::EmbeddedBroker;
 use geofold::testkit::embedded::elasticsearch::{Standin, StandinOptions};
+use geofold::testkit::ports::free_address;
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::{Header, Headers, OwnedHeaders};
@@ -141,10 +142,6 @@ fn standin() -> Router {
     Router::new().nest(PATH, routes)
 }
 
-fn free_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
 /// Everything that a worker needs, and its configuration.
 struct World {
     runtime: Runtime,
@@ -170,7 +167,7 @@ impl World {
         broker.create_topic("dead", 1).unwrap();
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("geofold.toml");
-        let (admin, registry) = (free_address(), free_address());
+        let (admin, registry) = (free_address().unwrap(), free_address().unwrap());
         let path = real_registry().map_or(PATH.to_owned(), |url| url.path().to_owned());
         let map = concat!(env!("CARGO_MANIFEST_DIR"), "/config/map-55.json");
         let toml = format!(

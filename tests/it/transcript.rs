@@ -1,10 +1,10 @@
 //! Writes `docs/transcript.md`: what an operator sees, printed by the commands themselves on the stand-ins. `dev/transcript` runs it.
 
 use std::fmt::Write;
-use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 use geofold::testkit::embedded::elasticsearch::FaultPlan;
+use geofold::testkit::ports::free_address;
 use rdkafka::message::OwnedHeaders;
 
 use crate::demo::Screen;
@@ -86,7 +86,7 @@ fn write_the_transcript() {
     let standins = Standins::start();
     standins.create_topic("bad");
     let letters = "[dead_letter]\npolicy = \"topic\"\ntopic = \"bad\"\n[moves]\nsearch_grace = \"20s\"\n";
-    let admin = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let admin = free_address().unwrap().to_string();
     let written = |name: &str, more: &str| {
         let path = standins.folder.path().join(name);
         std::fs::write(&path, standins.config(more).replace("127.0.0.1:0", &admin)).unwrap();

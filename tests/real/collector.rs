@@ -1,6 +1,5 @@
 //! Counts are exact despite failures of collectors and database.
 
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -10,6 +9,7 @@ use geofold::io::database::Database;
 use geofold::ops::tally::collect::history::SimulatedHistory;
 use geofold::ops::tally::collect::store::CountStore;
 use geofold::support::config::{DatabaseConfig, Secret};
+use geofold::testkit::ports::free_port;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
@@ -75,7 +75,7 @@ impl Rig {
     }
 
     fn collector(&self, number: u32) -> Collector {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port().unwrap();
         let log = self.dir.path().join(format!("collector-{number}.log"));
         let file = std::fs::File::create(&log).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_geofold"))

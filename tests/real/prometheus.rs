@@ -2,10 +2,10 @@
 //! alert begins when its cause does.
 
 use std::io::Write as _;
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use geofold::testkit::ports::free_port;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -34,7 +34,7 @@ impl Prometheus {
         });
         // JSON is YAML.
         std::fs::write(dir.path().join("prometheus.yml"), config.to_string()).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port().unwrap();
         let log = std::fs::File::create(dir.path().join("log")).unwrap();
         let child = Command::new("prometheus")
             .arg(format!("--config.file={}", dir.path().join("prometheus.yml").display()))

@@ -1,10 +1,10 @@
 //! Live counts: exact even if workers or collectors are killed or frozen.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use geofold::testkit::ports::free_port;
 use serde_json::{Value, json};
 
 use crate::support::{Random, TIMEOUT, Worker, World, WorldOptions, ask_for, random_events, seed, text};
@@ -19,7 +19,7 @@ struct Collector(Child);
 
 impl Collector {
     fn start(world: &World, number: usize) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port().unwrap();
         let log = std::fs::File::create(world.dir().join(format!("collector-{number}.log"))).unwrap();
         let child = Command::new(GEOFOLD)
             .args(["collect", "--config"])

@@ -1,13 +1,13 @@
 //! docs/tutorial.md and the README's quick start, command by command, as they stand there.
 
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use geofold::testkit::ports::free_address;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::support::{Stack, ask_for};
@@ -27,9 +27,7 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        // Both at once: no two of the same.
-        let ports = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-        let [admin, router] = ports.map(|listener| listener.local_addr().unwrap().to_string());
+        let [admin, router] = [(); 2].map(|()| free_address().unwrap().to_string());
         let scene = Self {
             stack: Stack::alone(),
             folder: tempfile::tempdir().unwrap(),

@@ -16,6 +16,7 @@ use geofold::geoshard::GeoshardMap;
 use geofold::geoshard::load::PlaceCounts;
 use geofold::io::load::hurried;
 use geofold::io::maps::MapsRecord;
+use geofold::testkit::ports::free_port;
 use geofold::testkit::week::{Day, Hour, MONDAY, Moves, Place, Scenario, WEEK, Week};
 use rdkafka::ClientConfig;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
@@ -231,10 +232,6 @@ fn deciding(processes: &Processes, first: &GeoshardMap) -> Arc<GeoshardMap> {
     stored.map_or_else(|| Arc::new(first.clone()), |record| record.deciding().clone())
 }
 
-fn free_port() -> u16 {
-    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
 #[test]
 #[ignore = "twenty minutes: dev/week"]
 fn a_week_in_minutes_stays_balanced_and_searches_never_miss() {
@@ -261,7 +258,7 @@ fn a_week_in_minutes_stays_balanced_and_searches_never_miss() {
     let (shown, factor) = ((MONDAY + WEEK - WARM_UP) * 3600, 3_600_000 / hour_ms);
     processes.environment.push((hurried::VARIABLE, format!("{begin},{shown},{factor}")));
     let worker = processes.worker("worker", &[]);
-    let router_port = free_port();
+    let router_port = free_port().unwrap();
     let router = processes.start("route", &["route", "--listen", &format!("127.0.0.1:{router_port}")]);
     wait_for("everybody", || {
         let url = format!("{elasticsearch}/{}-*/_search", world.name);

@@ -2,12 +2,12 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use geofold::testkit::ports::free_port;
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
@@ -220,7 +220,7 @@ impl World {
     /// Starts a worker.
     pub fn worker(&self, settings: &Settings) -> Worker {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port().unwrap();
         Worker::start(
             &self.config(settings),
             self.dir.path().join(format!("worker-{number}.log")),

@@ -18,7 +18,7 @@ use super::timeline::Timeline;
 use super::topic::DemoTopic;
 use super::verdict::{DemoVerdict, ResidentMemory};
 use super::view::{DemoView, Moment};
-use super::workers::{WorkerCounters, WorkerProcess, free_port, peak_memory};
+use super::workers::{WorkerCounters, WorkerProcess, admin_port, peak_memory};
 use crate::base::figures::count;
 use crate::geoshard::GeoshardMap;
 use crate::geoshard::cities::largest_cities;
@@ -91,7 +91,7 @@ impl DemoStage {
             ],
         };
         for port in ports {
-            free_port(port).with_context(|| {
+            admin_port(port).with_context(|| {
                 format!("port {port} cannot be had for a worker's status page; choose another with --port")
             })?;
         }
@@ -341,7 +341,7 @@ impl DemoStage {
 
     fn start_worker(&mut self, number: usize) -> Result<()> {
         let name = format!("worker-{}", number + 1);
-        let port = free_port(self.ports[number]).context("looking for a free port")?;
+        let port = admin_port(self.ports[number]).context("looking for a free port")?;
         let worker = WorkerProcess::start(&self.config, &name, port, &self.options.worker_arguments);
         self.workers[number] = Some(worker.context("starting a worker")?);
         Ok(())

@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::testkit::ports::free_port;
+
 /// How long a worker may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -98,8 +100,11 @@ pub(super) fn peak_memory(pid: u32) -> u64 {
 ///
 /// # Errors
 /// If it is taken.
-pub(super) fn free_port(wanted: u16) -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, wanted))?.local_addr()?.port())
+pub(super) fn admin_port(wanted: u16) -> io::Result<u16> {
+    match wanted {
+        0 => free_port(),
+        wanted => TcpListener::bind((Ipv4Addr::LOCALHOST, wanted)).map(|_| wanted),
+    }
 }
 
 impl WorkerProcess {

@@ -1,12 +1,12 @@
 //! A router as a child process, and HTTP requests to it.
 
 use std::fs::File;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
 
+use geofold::testkit::ports::free_port;
 use reqwest::blocking::Client;
 use serde_json::{Value, json};
 
@@ -118,7 +118,7 @@ pub struct Router {
 impl Router {
     /// Starts one for a world, and waits until it is ready.
     pub fn start(world: &World) -> Self {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port().unwrap();
         let (config, log) = (world.config.clone(), world.dir().join("router.log"));
         let child = Mutex::new(spawn(&config, &log, port));
         let router = Self { child, config, log, port };

@@ -1,7 +1,6 @@
 //! A topic, a set of indices and a configuration that no other test uses.
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use geofold::geoshard::GeoshardMap;
 use geofold::io::kafka::{leader_epoch, set_leader_epoch};
+use geofold::testkit::ports::free_port;
 use rdkafka::admin::{
     AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
 };
@@ -253,7 +253,7 @@ impl World {
     /// The same, with more arguments.
     pub fn worker_of(&self, args: &[&str], env: &[(&str, &str)]) -> Worker {
         let number = self.started.fetch_add(1, Ordering::Relaxed);
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let port = free_port().unwrap();
         Worker::start(&self.config, self.dir.path().join(format!("worker-{number}.log")), port, args, env)
     }
 
