@@ -141,11 +141,10 @@ mod tests {
     }
 
     #[test]
-    fn new_group_starts_after_its_initial_delay() {
+    fn a_commit_fails_as_planned_and_only_then() {
         let broker = EmbeddedBroker::start().unwrap();
         broker.set_initial_rebalance_delay(Duration::ZERO);
-        let (member, took) = member(&broker);
-        assert!(took < Duration::from_millis(2900), "as if nothing had been set: {took:?}");
+        let (member, _) = member(&broker);
         broker
             .fail_next(BrokerCall::Commit, &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_REBALANCE_IN_PROGRESS])
             .unwrap();
@@ -157,8 +156,9 @@ mod tests {
     #[test]
     fn a_new_group_waits_for_its_initial_delay() {
         let broker = EmbeddedBroker::start().unwrap();
-        broker.set_initial_rebalance_delay(Duration::from_secs(1));
-        assert!(member(&broker).1 > Duration::from_millis(900));
+        // Longer than the 3 s of librdkafka's mock.
+        broker.set_initial_rebalance_delay(Duration::from_secs(5));
+        assert!(member(&broker).1 > Duration::from_millis(4900));
     }
 
     #[test]

