@@ -337,8 +337,13 @@ impl Loader<'_> {
             &mut config.source.bearer_token_file,
             &mut config.source.ca_file,
             &mut config.database.password_file,
-            &mut config.campaigns.bearer_token_file,
             &mut config.database.ca_file,
+            &mut config.route.load_file,
+            &mut config.route.tls_certificate,
+            &mut config.route.tls_key,
+            &mut config.route.tls_client_ca_file,
+            &mut config.campaigns.bearer_token_file,
+            &mut config.audit.temp_dir,
         ];
         for path in optional.into_iter().flatten().chain([&mut config.geoshards.map]) {
             *path = self.base_dir.join(&*path);

@@ -325,6 +325,26 @@ fn keys_of_the_other_group_protocol_are_refused() {
 }
 
 #[test]
+fn every_relative_path_starts_at_the_folder_of_the_file() {
+    let keys = Keys::new();
+    let example = toml::Value::from("file");
+    let paths: Vec<&str> = keys.iter().filter(|key| keys.example(key) == Some(&example)).collect();
+    assert!(paths.contains(&"audit.temp_dir") && paths.contains(&"kafka.ssl_ca_file"), "{paths:?}");
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    fs::write(&file, "a secret").unwrap();
+    let lines: String = paths.iter().map(|key| format!("{key} = 'file'\n")).collect();
+
+    let config = Config::from_toml(&format!("{LEAST}{lines}"), folder.path(), &BTreeMap::new()).unwrap();
+
+    let sections = toml::Table::try_from(config).unwrap();
+    for key in paths {
+        let (section, name) = split(key);
+        assert_eq!(sections[section][name].as_str(), file.to_str(), "{key}");
+    }
+}
+
+#[test]
 fn secret_file_is_read_without_its_final_newline() {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("pw"), "hunter2\n").unwrap();
