@@ -33,6 +33,9 @@ pub(super) struct CloudArgs {
     /// Collector to ask instead of the database, for example http://127.0.0.1:9465.
     #[arg(long, value_name = "URL")]
     url: Option<ServerUrl>,
+    /// Authorities (PEM) that may have signed the certificate of --url; default: the built-in ones.
+    #[arg(long, value_name = "FILE", requires = "url")]
+    ca_file: Option<PathBuf>,
     /// Only this facet, for example tags; default: all.
     #[arg(long, value_name = "NAME")]
     facet: Option<String>,
@@ -89,7 +92,14 @@ async fn read_database(args: &CloudArgs) -> Result<CloudAnswer, Failure> {
 }
 
 async fn ask_collector(url: &ServerUrl, args: &CloudArgs) -> Result<CloudAnswer, Failure> {
-    let client = reqwest::Client::builder().timeout(TIMEOUT).build().context("making an HTTP client")?;
+    let mut client = reqwest::Client::builder().timeout(TIMEOUT);
+    if let Some(path) = &args.ca_file {
+        let reading = || format!("reading --ca-file {}; name a PEM file of certificates", path.display());
+        let pem = std::fs::read(path).with_context(reading)?;
+        let authorities = reqwest::Certificate::from_pem_bundle(&pem).with_context(reading)?;
+        client = authorities.into_iter().fold(client, reqwest::ClientBuilder::add_root_certificate);
+    }
+    let client = client.build().context("making an HTTP client")?;
     let mut wanted = url.as_url().clone();
     wanted.set_path(&format!("{}/cloud", wanted.path().trim_end_matches('/')));
     wanted.query_pairs_mut().append_pair("top", &args.top.to_string());

@@ -10,7 +10,7 @@ use clap::Args;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{ConfigArgs, Failure, connect, reload, signals};
+use super::{ConfigArgs, Failure, certificates, connect, reload, signals};
 use crate::base::retry::RetryPolicy;
 use crate::io::database::Database;
 use crate::ops::admin;
@@ -75,7 +75,9 @@ pub(super) async fn collect(args: CollectArgs) -> Result<ExitCode, Failure> {
     if let Some(campaigns) = &campaigns {
         routes = routes.merge(campaigns.routes());
     }
-    let (_, server) = admin::serve(config.collector.listen, routes, admin_stop.clone(), &supervisor).await?;
+    let tls = certificates::followed(config.collector.tls_files(), "collector", &supervisor, &admin_stop)?;
+    let (_, server) =
+        admin::serve_tls(tls, config.collector.listen, routes, admin_stop.clone(), &supervisor).await?;
 
     let allowances =
         Allowances { skip: args.skip.into_iter().collect::<BTreeSet<_>>(), accept_loss: args.accept_loss };

@@ -20,7 +20,7 @@ const MAX_SHOWN: usize = 4096;
 pub(super) struct HealthArgs {
     #[command(flatten)]
     config: ConfigArgs,
-    /// Ask a collector at collector.listen.
+    /// Ask a collector at collector.listen. One that asks clients for certificates cannot be asked.
     #[arg(long)]
     collector: bool,
     /// Ask a router at route.listen. One that asks clients for certificates cannot be asked.
@@ -36,12 +36,11 @@ pub(super) struct HealthArgs {
 
 pub(super) async fn health(args: HealthArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
-    let listen = match (args.collector, args.router) {
-        (true, _) => config.collector.listen,
-        (_, true) => config.route.listen,
-        (false, false) => config.admin.listen,
+    let (listen, has_tls) = match (args.collector, args.router) {
+        (true, _) => (config.collector.listen, config.collector.tls_certificate.is_some()),
+        (_, true) => (config.route.listen, config.route.tls_certificate.is_some()),
+        (false, false) => (config.admin.listen, false),
     };
-    let has_tls = args.router && config.route.tls_certificate.is_some();
     let scheme = if has_tls { "https" } else { "http" };
     let path = if args.ready { "/readyz" } else { "/healthz" };
     let url = format!("{scheme}://{}{path}", reachable(listen));

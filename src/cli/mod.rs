@@ -5,6 +5,7 @@
 
 mod audit;
 mod campaign;
+mod certificates;
 mod check;
 mod cloud;
 mod collect;

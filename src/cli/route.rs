@@ -12,7 +12,7 @@ use clap::Args;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{ConfigArgs, Failure, connect, reload, signals};
+use super::{ConfigArgs, Failure, certificates, connect, reload, signals};
 use crate::io::elastic::Elastic;
 use crate::io::load::{LoadKeeper, LoadSender};
 use crate::io::maps::{MapsReader, MapsRecord, Watcher};
@@ -27,7 +27,6 @@ use crate::support::supervisor::Supervisor;
 use crate::support::telemetry::health::Health;
 use crate::support::telemetry::route::RouteMetrics;
 use crate::support::telemetry::traces::Traces;
-use crate::support::tls::{Tls, TlsError, TlsFiles};
 
 /// The router is taken for hung by `/healthz` if nothing of it has run for so long.
 const MAX_SILENCE: Duration = Duration::from_secs(30);
@@ -35,8 +34,6 @@ const MAX_SILENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(250);
 /// How often the load is written to its file.
 const LOAD_INTERVAL: Duration = Duration::from_secs(60);
-/// How often the files of the certificate are looked at.
-const CERTIFICATE_INTERVAL: Duration = Duration::from_secs(2);
 /// How often counts are handed to the task that adds them to the shared record.
 const HAND_OVER: Duration = Duration::from_secs(5);
 /// Of clients; further ones wait in the kernel's queue.
@@ -95,9 +92,8 @@ pub(super) async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
         name: "router",
         max_connections: MAX_CONNECTIONS,
         close_timeout: config.route.timeout,
-        tls: tls(&config.route).map_err(Failure::usage)?,
+        tls: certificates::followed(config.route.tls_files(), "router", &supervisor, &server_stop)?,
     };
-    let followed = options.tls.clone();
     let listen = args.listen.unwrap_or(config.route.listen);
     let (_, server) =
         serve_with(options, listen, http::routes(state.clone()), server_stop.clone(), &supervisor).await?;
@@ -117,9 +113,6 @@ pub(super) async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
         }
         supervisor.spawn("map watcher", server_stop.clone(), watcher.run(server_stop.clone()));
         supervisor.spawn("readiness", server_stop.clone(), look(health.clone(), maps, server_stop.clone()));
-        if let Some(tls) = followed {
-            supervisor.spawn("certificate reload", server_stop.clone(), follow(tls, server_stop.clone()));
-        }
         if let Some(path) = config.route.load_file.clone() {
             let writing = write_load(service.clone(), path, server_stop.clone());
             supervisor.spawn("load file", server_stop.clone(), writing);
@@ -193,41 +186,6 @@ pub(super) fn service(
         load: if config.load.is_on() { SearchLoad::shared(config.load.level) } else { SearchLoad::default() },
         clock: connect::clock(),
     })
-}
-
-/// TLS of the listener, if it is configured.
-fn tls(route: &RouteConfig) -> Result<Option<Tls>, TlsError> {
-    let (Some(certificate), Some(key)) = (&route.tls_certificate, &route.tls_key) else { return Ok(None) };
-    let authorities = route.tls_client_ca_file.as_ref();
-    let files = TlsFiles {
-        certificate: ("route.tls_certificate", certificate.clone()),
-        key: ("route.tls_key", key.clone()),
-        client_authorities: authorities.map(|path| ("route.tls_client_ca_file", path.clone())),
-    };
-    Tls::read(files).map(Some)
-}
-
-/// Follows renewed certificates.
-async fn follow(tls: Tls, stop: CancellationToken) {
-    let mut known = None;
-    loop {
-        tokio::select! {
-            biased;
-            () = stop.cancelled() => return,
-            () = tokio::time::sleep(CERTIFICATE_INTERVAL) => {}
-        }
-        let tls = tls.clone();
-        // It waits for the disk. A panic in it was reported where it happened.
-        let Ok(read) = tokio::task::spawn_blocking(move || tls.read_again()).await else { continue };
-        if let Ok(true) = read {
-            tracing::info!("the router's certificate was read again; new connections have it");
-        }
-        let error = read.err();
-        if let Some(error) = error.as_ref().filter(|error| known.as_ref() != Some(*error)) {
-            tracing::warn!(%error, "the router's certificate changed and cannot be used; the one before stays in force");
-        }
-        known = error;
-    }
 }
 
 /// Ready while it is known which maps are live.

@@ -26,6 +26,16 @@ pub struct TlsFiles {
     pub client_authorities: Option<(&'static str, PathBuf)>,
 }
 
+impl TlsFiles {
+    /// What a listener's section names: certificate, private key, authorities of clients, each with its key. `None` without
+    /// certificate or private key.
+    pub fn of_listener(given: [(&'static str, &Option<PathBuf>); 3]) -> Option<Self> {
+        let [certificate, key, client_authorities] =
+            given.map(|(name, path)| path.clone().map(|path| (name, path)));
+        Some(Self { certificate: certificate?, key: key?, client_authorities })
+    }
+}
+
 /// Why the files cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum TlsError {

@@ -7,6 +7,7 @@
 
 mod aws;
 mod balance;
+mod collector;
 mod compression;
 mod configuration;
 mod cover;

@@ -7,7 +7,7 @@
 //! | `front.rs` | stands before the stand-in: notes requests, and answers in its place |
 
 pub mod front;
-mod tls;
+pub mod tls;
 mod upstream;
 
 use std::io::{Read, Write};

@@ -40,7 +40,7 @@ pub use cover::{CoverSource, LiveNow};
 pub use document_counts::DocumentCounts;
 pub use group::GroupSource;
 pub use load::{LoadSummary, ViewedLoad};
-pub use server::{AdminError, ServerOptions, serve, serve_with};
+pub use server::{AdminError, ServerOptions, serve, serve_tls, serve_with};
 pub use status::{LimitsNow, MapNow, ShownMap, StatusParts, StatusSource, Worker};
 
 use crate::ops::group::UNVIEWED;

@@ -81,9 +81,23 @@ pub async fn serve(
     shutdown: CancellationToken,
     supervisor: &Supervisor,
 ) -> Result<(SocketAddr, JoinHandle<()>), AdminError> {
+    serve_tls(None, listen, routes, shutdown, supervisor).await
+}
+
+/// [`serve`] for clients that speak TLS, if it is given.
+///
+/// # Errors
+/// If the address cannot be listened on.
+pub async fn serve_tls(
+    tls: Option<Tls>,
+    listen: SocketAddr,
+    routes: Router,
+    shutdown: CancellationToken,
+    supervisor: &Supervisor,
+) -> Result<(SocketAddr, JoinHandle<()>), AdminError> {
     let routes =
         routes.fallback(|| async { (StatusCode::NOT_FOUND, "no such path; / lists what there is\n") });
-    serve_with(ADMIN, listen, routes, shutdown, supervisor).await
+    serve_with(ServerOptions { tls, ..ADMIN }, listen, routes, shutdown, supervisor).await
 }
 
 /// [`serve`] with other limits, and with the routes' own answer to unknown paths.

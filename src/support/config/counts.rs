@@ -14,6 +14,7 @@ use super::secret::Secret;
 use super::types::{Config, KafkaConfig};
 pub use crate::core::counting::facets::GEOSHARD_FACET;
 use crate::core::counting::facets::{FacetLimits, FacetRules};
+use crate::support::tls::TlsFiles;
 
 /// `[tally]`: what workers count.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -120,6 +121,23 @@ pub struct CollectorConfig {
     pub notify_topic: Option<String>,
     /// Address of the collector's HTTP server.
     pub listen: SocketAddr,
+    /// PEM certificate chain: clients speak TLS.
+    pub tls_certificate: Option<PathBuf>,
+    /// PEM private key of the certificate.
+    pub tls_key: Option<PathBuf>,
+    /// PEM certificates of authorities: each client has to have a certificate of one of them.
+    pub tls_client_ca_file: Option<PathBuf>,
+}
+
+impl CollectorConfig {
+    /// TLS of the listener, if it is configured.
+    pub fn tls_files(&self) -> Option<TlsFiles> {
+        TlsFiles::of_listener([
+            ("collector.tls_certificate", &self.tls_certificate),
+            ("collector.tls_key", &self.tls_key),
+            ("collector.tls_client_ca_file", &self.tls_client_ca_file),
+        ])
+    }
 }
 
 impl Default for CollectorConfig {
@@ -134,6 +152,9 @@ impl Default for CollectorConfig {
             keep_versions: 1_000,
             notify_topic: None,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 9465)),
+            tls_certificate: None,
+            tls_key: None,
+            tls_client_ca_file: None,
         }
     }
 }

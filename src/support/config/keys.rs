@@ -180,6 +180,9 @@ fn with_every_key() -> Config {
     config.database.ca_file = path();
     config.collector.group_id = Some(text());
     config.collector.notify_topic = Some(text());
+    config.collector.tls_certificate = path();
+    config.collector.tls_key = path();
+    config.collector.tls_client_ca_file = path();
     config.route.load_file = path();
     config.route.hedge_after = Some(std::time::Duration::ZERO);
     config.route.tls_certificate = path();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::byte_size::ByteSize;
+use crate::support::tls::TlsFiles;
 
 /// How `geofold route` answers searches.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -59,6 +60,17 @@ impl Default for RouteConfig {
             tls_key: None,
             tls_client_ca_file: None,
         }
+    }
+}
+
+impl RouteConfig {
+    /// TLS of the listener, if it is configured.
+    pub fn tls_files(&self) -> Option<TlsFiles> {
+        TlsFiles::of_listener([
+            ("route.tls_certificate", &self.tls_certificate),
+            ("route.tls_key", &self.tls_key),
+            ("route.tls_client_ca_file", &self.tls_client_ca_file),
+        ])
     }
 }
 

@@ -19,6 +19,7 @@ pub(super) fn check_counts(findings: &mut Findings, config: &Config) {
     check_topics(findings, config);
     check_database(findings, &config.database);
     check_collector(findings, &config.collector);
+    check_listener(findings, &config.collector, config.campaigns.bearer_token.is_some());
 }
 
 fn check_tally(findings: &mut Findings, tally: &TallyConfig) {
@@ -142,7 +143,26 @@ fn check_collector(findings: &mut Findings, collector: &CollectorConfig) {
     if collector.keep_versions == 0 {
         findings.error("collector.keep_versions", "must be at least 1");
     }
-    findings.open_address("collector.listen", collector.listen);
+}
+
+/// Who can reach it, and what they can read on the way.
+fn check_listener(findings: &mut Findings, collector: &CollectorConfig, takes_campaigns: bool) {
+    let has_tls = collector.tls_certificate.is_some();
+    let asks_for_certificates = collector.tls_client_ca_file.is_some();
+    findings.tls("collector", has_tls, collector.tls_key.is_some(), asks_for_certificates);
+    if !asks_for_certificates {
+        findings.open_address("collector.listen", collector.listen);
+    }
+    if takes_campaigns && !has_tls && !collector.listen.ip().is_loopback() {
+        findings.warning(
+            "collector.listen",
+            format!(
+                "{} takes campaigns.bearer_token from other machines without TLS; set tls_certificate and tls_key, or keep \
+                 it behind a proxy that has",
+                collector.listen
+            ),
+        );
+    }
 }
 
 #[cfg(test)]
@@ -196,6 +216,7 @@ mod tests {
             ("collector.listen", "authentication", Severity::Warning, |c| {
                 c.collector.listen = "0.0.0.0:9465".parse().unwrap();
             }),
+            ("collector.tls_key", "set both", Severity::Error, |c| c.collector.tls_key = Some("a".into())),
         ];
         for (key, text, level, change) in cases {
             let mut config = Config::default();
@@ -206,6 +227,31 @@ mod tests {
             assert!(findings[0].message.contains(text), "{text}: {}", findings[0]);
             assert!(!findings[0].to_string().contains("hunter2"));
         }
+    }
+
+    #[test]
+    fn a_collector_that_others_reach_has_tls_for_the_token_and_certificates_for_the_rest() {
+        let warnings = |change: fn(&mut CollectorConfig)| {
+            let mut config = Config::default();
+            config.campaigns.bearer_token = Some(Secret::new("x"));
+            config.collector.listen = "0.0.0.0:9465".parse().unwrap();
+            change(&mut config.collector);
+            let findings = check(&config, true).into_iter();
+            findings.map(|finding| (finding.key, finding.message)).collect::<Vec<_>>()
+        };
+        fn with_tls(collector: &mut CollectorConfig) {
+            collector.tls_certificate = Some("certificate".into());
+            collector.tls_key = Some("key".into());
+        }
+        let [(key, about_others), (other_key, about_tls)] = &warnings(|_| ())[..] else { panic!() };
+        assert_eq!((key.as_str(), other_key.as_str()), ("collector.listen", "collector.listen"));
+        assert!(about_others.contains("authentication") && about_tls.contains("without TLS"), "{about_tls}");
+        assert_eq!(warnings(with_tls), [(key.clone(), about_others.clone())]);
+        let asks = |collector: &mut CollectorConfig| {
+            with_tls(collector);
+            collector.tls_client_ca_file = Some("authorities".into());
+        };
+        assert_eq!(warnings(asks), []);
     }
 
     #[test]

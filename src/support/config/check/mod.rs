@@ -165,6 +165,19 @@ impl Findings {
         }
     }
 
+    /// The keys of a listener's TLS.
+    fn tls(&mut self, section: &str, certificate: bool, key: bool, client_ca_file: bool) {
+        if certificate != key {
+            self.error(format!("{section}.tls_key"), "goes with tls_certificate; set both, or remove both");
+        }
+        if client_ca_file && !certificate {
+            self.error(
+                format!("{section}.tls_client_ca_file"),
+                "needs tls_certificate and tls_key; set them, or remove it",
+            );
+        }
+    }
+
     fn order(
         &mut self,
         low: &str,

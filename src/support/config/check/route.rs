@@ -62,13 +62,7 @@ pub(super) fn check(findings: &mut Findings, config: &Config) {
 /// Who can reach it, and what they can read on the way.
 fn check_listener(findings: &mut Findings, route: &RouteConfig) {
     let has_tls = route.tls_certificate.is_some();
-    if has_tls != route.tls_key.is_some() {
-        findings.error("route.tls_key", "goes with tls_certificate; set both, or remove both");
-    }
-    if route.tls_client_ca_file.is_some() && !has_tls {
-        findings
-            .error("route.tls_client_ca_file", "needs tls_certificate and tls_key; set them, or remove it");
-    }
+    findings.tls("route", has_tls, route.tls_key.is_some(), route.tls_client_ca_file.is_some());
     match route.credentials {
         RouteCredentials::Own if route.tls_client_ca_file.is_none() => {
             findings.open_address("route.listen", route.listen);
