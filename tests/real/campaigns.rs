@@ -1,12 +1,16 @@
 //! Campaigns: a dead process loses nothing of a list, selections find what they say, and periodic ones are made once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use geofold::testkit::ports::free_address;
 use rdkafka::Message;
 use rdkafka::message::Headers;
+use reqwest::blocking::{Client, RequestBuilder};
 use serde_json::{Value, json};
 
 use crate::support::postgres::OwnDatabase;
@@ -27,18 +31,23 @@ fn database(folder: &Path) -> Vec<(&'static str, String)> {
     vec![line(format!("url = {:?}", own.url)), line(password_file), line("connections = 2".to_owned())]
 }
 
-/// A `geofold campaign …` that runs, and its log. Killed on drop.
+/// A process that runs, and its log. Killed on drop.
 struct Process(Child, PathBuf);
 
 impl Process {
     fn start(world: &World, number: u64, args: &[&str]) -> Self {
+        Self::start_command(world, number, &[&["campaign"], args].concat(), &[])
+    }
+
+    /// Another command that runs on.
+    fn start_command(world: &World, number: u64, args: &[&str], environment: &[(&str, &str)]) -> Self {
         let path = world.dir().join(format!("campaign-{number}.log"));
         let log = std::fs::File::create(&path).unwrap();
         let child = Command::new(env!("CARGO_BIN_EXE_geofold"))
-            .arg("campaign")
             .args(args)
             .arg("--config")
             .arg(&world.config)
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
@@ -199,6 +208,110 @@ fn selections_find_what_they_say_and_workers_carry_out_what_runners_send() {
     let left = world.copies();
     assert_eq!(left.len(), copies.len() - in_shard.len());
     assert!(in_shard.iter().all(|id| !left.contains_key(*id)));
+    worker.stop();
+}
+
+/// A collector with a token. Killed on drop.
+struct Collector {
+    address: String,
+    _process: Process,
+}
+
+impl Collector {
+    const TOKEN: &str = "a-token-of-a-test";
+
+    fn start(world: &World, number: u64) -> Self {
+        let address = free_address().unwrap().to_string();
+        let environment = [("GEOFOLD_COLLECTOR__LISTEN", address.as_str())];
+        let process = Process::start_command(world, number, &["collect"], &environment);
+        let collector = Self { address, _process: process };
+        wait_at_most("a ready collector", TIMEOUT, || {
+            collector.ask("GET", "/readyz").send().ok()?.error_for_status().ok()
+        });
+        collector
+    }
+
+    fn ask(&self, method: &str, path: &str) -> RequestBuilder {
+        let client = Client::builder().timeout(TIMEOUT).no_proxy().build().unwrap();
+        let url = format!("http://{}{path}", self.address);
+        client.request(method.parse().unwrap(), url).bearer_auth(Self::TOKEN)
+    }
+
+    /// Sends the head of a request and a part of its body.
+    fn begin(&self, path: &str, key: &str, length: usize, part: &str) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\nidempotency-key: {key}\r\n\
+             content-length: {length}\r\n\r\n",
+            Self::TOKEN
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        stream.write_all(part.as_bytes()).unwrap();
+        stream
+    }
+}
+
+/// A customer's request deletes documents, although the collector that takes the list is killed.
+#[test]
+fn a_list_by_http_is_one_campaign_although_the_collector_that_takes_it_is_killed() {
+    const IDS: usize = 3_000;
+    let folder = tempfile::TempDir::new().unwrap();
+    let mut config = database(folder.path());
+    config.push(("campaigns", format!("bearer_token = {:?}", Collector::TOKEN)));
+    config.push(("tally", "geoshard = true".to_owned()));
+    let world = World::new(WorldOptions { config, ..WorldOptions::default() });
+    world.create_topic(&format!("{}-increments", world.name), 1);
+    let worker = world.worker();
+    let (lat, lon) = CITIES[0];
+    let event = |number| Event::Index {
+        id: format!("d{number}"),
+        document: json!({"location": {"lat": lat, "lon": lon}}),
+    };
+    world.send(&(0..IDS + 10).map(event).collect::<Vec<_>>());
+    world.wait_until_committed(TIMEOUT);
+    let list: String = (0..IDS).map(|number| format!("d{number}\n")).collect();
+    let (path, key) = ("/campaigns?action=delete&name=order-17", "order-17");
+
+    let first = Collector::start(&world, 1);
+    let half = first.begin(path, key, list.len(), &list[..list.len() / 2]);
+    wait_at_most("the half of a list", TIMEOUT, || {
+        let campaigns: Value = first.ask("GET", "/campaigns").send().ok()?.json().ok()?;
+        (campaigns["campaigns"][0]["state"] == "creating").then_some(())
+    });
+    drop(first);
+    drop(half);
+
+    let second = Collector::start(&world, 2);
+    let post = || second.ask("POST", path).header("idempotency-key", key).body(list.clone()).send().unwrap();
+    // Until it is certain that the other is dead, a repetition has to wait.
+    let made = wait_at_most("the campaign", TIMEOUT, || {
+        let answer = post();
+        match answer.status().as_u16() {
+            201 => Some(answer.json::<Value>().unwrap()),
+            status => {
+                assert_eq!(status, 409, "{}", answer.text().unwrap());
+                std::thread::sleep(Duration::from_secs(2));
+                None
+            }
+        }
+    });
+    assert_eq!((made["ids"].as_u64(), made["failed"].as_u64()), (Some(IDS as u64), Some(0)), "{made}");
+    let again = post();
+    assert_eq!(again.status(), 200);
+    assert_eq!(again.json::<Value>().unwrap()["id"], made["id"]);
+    let without_token = reqwest::blocking::get(format!("http://{}/campaigns", second.address)).unwrap();
+    assert_eq!(without_token.status(), 401);
+
+    let _watcher = Process::start(&world, 3, &["watch"]);
+    let one = format!("/campaigns/{}", made["id"]);
+    wait_at_most("the end of the campaign", TIMEOUT, || {
+        let status: Value = second.ask("GET", &one).send().unwrap().json().unwrap();
+        (status["state"] == "done").then_some(())
+    });
+    world.wait_until_committed(TIMEOUT);
+    let left: Vec<String> = world.copies().into_keys().collect();
+    let expected: BTreeSet<String> = (IDS..IDS + 10).map(|number| format!("d{number}")).collect();
+    assert!(left.iter().eq(&expected), "{left:?}");
     worker.stop();
 }
 
