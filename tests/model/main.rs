@@ -14,6 +14,7 @@
 //! | `worker.rs` | ledger and mover, one call at a time, each step computed once |
 //! | `store.rs` | Elasticsearch's version rules for one document |
 //! | `collector.rs` | increments in flight, and the merged counts |
+//! | `backup.rs` | a snapshot, and what is restored of it |
 //! | `record.rs` | scripts of records, and their effect one by one |
 //!
 //! `GEOFOLD_MODEL=large cargo test --features sabotage --test model` explores more (dev/README.md); docs/reliability.md has the figures reached.
@@ -21,6 +22,7 @@
 #![allow(missing_docs, reason = "a test")]
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that fails")]
 
+mod backup;
 mod collector;
 mod record;
 mod store;
@@ -139,6 +141,13 @@ fn compacted(length: usize, alphabet: &[Record], setting: &Setting) -> Vec<Setti
 fn refused(length: usize, alphabet: &[Record], setting: &Setting) -> Vec<Setting> {
     let mut worlds = worlds(length, alphabet, setting);
     worlds.retain(|world| world.script.iter().any(|record| matches!(record, Bad(_) | Spoil(_))));
+    worlds
+}
+
+/// Scripts that go on with the touch that the scan after a restore may write.
+fn restored(length: usize, alphabet: &[Record], setting: &Setting) -> Vec<Setting> {
+    let mut worlds = worlds(length, alphabet, setting);
+    worlds.iter_mut().for_each(|world| world.script.push(Touch));
     worlds
 }
 
@@ -467,6 +476,27 @@ fn tombstones_are_forgotten_while_the_owner_is_behind() {
     let three = Setting { workers: 3, ..forgetting };
     let what = format!("{length} records of 2 kinds, 3 workers, forgotten");
     holds(&what, &worlds(length, &[Index(0), Delete], &three));
+}
+
+/// Indices are copied in any order, at any times.
+#[test]
+fn a_snapshot_is_restored_while_producers_write() {
+    let restoring = Setting { restores: true, ..Setting::default() };
+    holds("restored: 2 records, 1 worker before", &restored(2, &ALL, &restoring));
+    let few = [Index(0), Index(1), Patch];
+    holds("restored: 3 records of 3 kinds, 1 worker before", &restored(3, &few, &restoring));
+    let deleted = [Index(0), Patch, Delete];
+    holds("restored: 3 records of 3 kinds, 1 worker before, deleted", &restored(3, &deleted, &restoring));
+    let lossy = Setting { losses: 1, ..restoring.clone() };
+    holds("restored: 2 records of 3 kinds, 1 lost or late call", &restored(2, &few, &lossy));
+    if is_large() {
+        let more = [Index(0), Index(1), Patch, Delete, Move(1), Touch];
+        holds("restored: 3 records of 6 kinds, 1 worker before", &restored(3, &more, &restoring));
+        holds("restored: 4 records of 2 kinds, 1 worker before", &restored(4, &few[..2], &restoring));
+        holds("restored: 3 records of 2 kinds, 1 lost or late call", &restored(3, &few[..2], &lossy));
+        let two = Setting { workers: 3, ..restoring };
+        holds("restored: 2 records of 3 kinds, 2 workers before", &restored(2, &few, &two));
+    }
 }
 
 /// A zombie may be unaware for any length of time: its claim expires.

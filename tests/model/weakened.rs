@@ -7,7 +7,7 @@ use geofold::core::mover::OnMissing;
 use super::record::Maps;
 use super::record::Record::{self, Bad, Delete, Heal, Index, Move, Patch, Refeed, Spoil, Tag, Tagged, Touch};
 use super::world::{Searches, Setting, Weakening};
-use super::{ALL, Explored, WHOLE, compacted, explore, refused, worlds};
+use super::{ALL, Explored, WHOLE, compacted, explore, refused, restored, worlds};
 
 /// Whether the model finds a counterexample, and how it ends.
 fn is_found(what: &'static str, settings: &[Setting], ends: &str) -> bool {
@@ -92,6 +92,23 @@ fn every_rule_of_the_sweep_is_needed() {
         (
             "swept before the delete is committed",
             worlds(3, &[Index(0), Tagged(0), Delete], &tally(Weakening::SweepsUncommitted)),
+        ),
+    ]);
+}
+
+#[test]
+fn every_rule_of_a_restore_is_needed() {
+    let restoring = |weakening| Setting { restores: true, ..around(weakening) };
+    let few = [Index(0), Index(1), Patch];
+    let plain = |weakening| restored(3, &few, &restoring(weakening));
+    all_are_found(vec![
+        ("moves swept during the backup", plain(Weakening::MovesAreSweptDuringTheBackup)),
+        ("offsets kept after the backup", plain(Weakening::MarksAfterTheBackup)),
+        ("restored while workers live", plain(Weakening::RestoresTooEarly)),
+        ("restored copies stay unnamed", plain(Weakening::RestoredCopiesStayUnnamed)),
+        (
+            "what is restored is not touched",
+            restored(2, &[Index(0), Move(1)], &restoring(Weakening::RestoredIsNotTouched)),
         ),
     ]);
 }

@@ -17,6 +17,7 @@ use geofold::core::mover::{MAX_VERSIONS, OnMissing};
 use serde_json::Value;
 use stateright::{Model, Property};
 
+use super::backup::{Backup, BackupStep};
 use super::collector::{Collector, Counted, Sent};
 use super::record::{Maps, Record, answers, belongs, facet_rules, naive, number_of, position, rules};
 use super::store::{Names, Op, Reply, Store};
@@ -54,6 +55,9 @@ pub struct Setting {
     /// claim is lost, and a tombstone is forgotten after two.
     pub timed: bool,
     pub searches: Searches,
+    /// Indices are copied while workers go on, and replaced by these copies before the last worker begins. The script's last
+    /// record is the touch that the scan after it may write.
+    pub restores: bool,
     pub weakening: Weakening,
 }
 
@@ -74,6 +78,7 @@ impl Default for Setting {
             forgets: false,
             timed: false,
             searches: Searches::Served,
+            restores: false,
             weakening: Weakening::None,
         }
     }
@@ -149,6 +154,16 @@ pub enum Weakening {
     SweepsTooEarly,
     /// The sweep does not check that the delete stayed committed all the time.
     SweepsUncommitted,
+    /// Old copies of moved documents are deleted while indices are copied.
+    MovesAreSweptDuringTheBackup,
+    /// The offsets kept with a snapshot are those after it.
+    MarksAfterTheBackup,
+    /// Workers and requests live on while indices are replaced.
+    RestoresTooEarly,
+    /// Placements are left as they were restored.
+    RestoredCopiesStayUnnamed,
+    /// What the scan after a restore changed is not touched.
+    RestoredIsNotTouched,
 }
 
 /// The state of the sweep.
@@ -219,6 +234,7 @@ pub struct State {
     sweep: Sweep,
     time: Time,
     search: Search,
+    backup: Backup,
     broken: u8,
 }
 
@@ -275,6 +291,8 @@ pub enum Step {
     RefreshByItself { shard: u8 },
     /// The search visits a geoshard.
     Ask { shard: u8 },
+    /// A snapshot and its restoring.
+    Backup(BackupStep),
 }
 
 pub struct World {
@@ -353,8 +371,10 @@ impl World {
         self.tables().workers.len()
     }
 
-    fn records(&self) -> u8 {
-        u8::try_from(self.setting.script.len()).unwrap()
+    /// The records that are in the log now.
+    fn records(&self, state: &State) -> u8 {
+        let all = u8::try_from(self.setting.script.len()).unwrap();
+        all - u8::from(self.setting.restores && !state.backup.is_touched)
     }
 
     /// Refused content depends on how records were folded; the invariants do not.
@@ -475,7 +495,9 @@ impl World {
         if state.broken != 0 {
             return;
         }
-        if state.committed > 0 && !self.refuses() && !self.is_shown(tables, state.store, state.committed) {
+        let is_expected = state.committed > 0 && !self.refuses();
+        let must_be_shown = is_expected && !self.may_be_gone_already(state, state.committed);
+        if must_be_shown && !self.is_shown(tables, state.store, state.committed) {
             state.broken = 4;
             return;
         }
@@ -487,7 +509,7 @@ impl World {
                 known.is_idle && !known.has_work && !known.owes_sweeps && known.read_to > 0
             });
         let has_work = owner.has_work || owner.is_fetching || owner.owes_sweeps;
-        if owner.is_idle && !has_work && owner.read_to == self.records() && others_are_done {
+        if owner.is_idle && !has_work && owner.read_to == self.records(state) && others_are_done {
             if owner.owes {
                 state.broken = 11;
             } else {
@@ -535,6 +557,13 @@ impl World {
         owner.watermark
     }
 
+    /// Whether the document of these records may not be found in what was restored, since a later one deleted it while
+    /// indices were copied.
+    fn may_be_gone_already(&self, state: &State, records: u8) -> bool {
+        let mut later = usize::from(records)..=usize::from(state.backup.end);
+        state.backup.is_restored && later.any(|end| self.naive[end].contains(&None))
+    }
+
     /// INV-3: what was done up to here is visible.
     fn is_shown(&self, tables: &mut Tables, store: Store, committed: u8) -> bool {
         if self.naive[usize::from(committed)].contains(&None) {
@@ -560,7 +589,8 @@ impl World {
         if worker != state.owner || state.broken != 0 || self.refuses() {
             return;
         }
-        if gave_up_before > 0 && !self.naive[usize::from(gave_up_before)].contains(&None) {
+        let existed = gave_up_before > 0 && !self.naive[usize::from(gave_up_before)].contains(&None);
+        if existed && !self.may_be_gone_already(state, gave_up_before) {
             state.broken = 9;
         } else if finished_recorded && self.setting.compacted == 0 {
             state.broken = 10;
@@ -640,6 +670,60 @@ impl World {
         }
     }
 
+    /// Possible transitions of a snapshot.
+    fn backup_actions(&self, tables: &Tables, state: &State, steps: &mut Vec<Step>) {
+        let is_busy = |worker: &u8| !tables.workers.get(state.workers[usize::from(*worker)]).is_idle;
+        let busy =
+            (state.sweep.gone..=state.owner).filter(is_busy).fold(0, |bits, worker| bits | 1 << worker);
+        let nothing_is_late = state.late == [None; 2];
+        let is_possible = |step: &BackupStep| match step {
+            // Requests of batches that began before the announcement have ended; so have those of all workers.
+            BackupStep::Mark => nothing_is_late,
+            BackupStep::Restore => {
+                let is_early = self.setting.weakening == Weakening::RestoresTooEarly;
+                state.owner + 1 < self.setting.workers && (nothing_is_late || is_early)
+            }
+            BackupStep::Announce { .. } | BackupStep::Copy { .. } => true,
+        };
+        steps.extend(state.backup.steps(busy).into_iter().filter(is_possible).map(Step::Backup));
+    }
+
+    fn holds_sweeps(&self, state: &State) -> bool {
+        self.setting.weakening != Weakening::MovesAreSweptDuringTheBackup && state.backup.holds_sweeps()
+    }
+
+    fn back_up(&self, tables: &mut Tables, state: &mut State, step: BackupStep) -> Option<()> {
+        match step {
+            BackupStep::Announce { unaware } => state.backup.announce(unaware),
+            BackupStep::Mark => state.backup.mark = Some(state.committed),
+            BackupStep::Copy { index } => {
+                let read = (0..=state.owner)
+                    .map(|worker| tables.workers.get(state.workers[usize::from(worker)]).read_to);
+                state.backup.copy(index, &state.store, read.max()?);
+                if self.setting.weakening == Weakening::MarksAfterTheBackup {
+                    state.backup.mark = Some(state.committed);
+                }
+            }
+            BackupStep::Restore => {
+                state.store = state.backup.restored();
+                state.committed = state.backup.mark?;
+                state.backup.is_restored = true;
+                if self.setting.weakening != Weakening::RestoredCopiesStayUnnamed {
+                    let is_changed = state.store.name_copies(&mut tables.names);
+                    let is_touched = is_changed && self.setting.weakening != Weakening::RestoredIsNotTouched;
+                    state.backup.is_touched = is_touched;
+                }
+                state.owner += 1;
+                if self.setting.weakening != Weakening::RestoresTooEarly {
+                    state.sweep.gone = state.owner;
+                }
+                self.assign(tables, state, false);
+                state.broken = self.judge_left_alone(tables, *state);
+            }
+        }
+        Some(())
+    }
+
     /// Possible transitions of searches and their refreshes.
     fn search_actions(&self, tables: &Tables, state: &State, steps: &mut Vec<Step>) {
         for worker in state.sweep.gone..=state.owner {
@@ -681,14 +765,15 @@ impl World {
             } else if owner.unseen != 0 {
                 let shard = u8::try_from(owner.unseen.trailing_zeros()).unwrap();
                 self.event(tables, &mut state, worker, Event::Seen { shard, with_grace: false });
-            } else if owner.has_work || owner.sweeps_are_due[1] || owner.read_to < self.records() {
+            } else if owner.has_work || owner.sweeps_are_due[1] || owner.read_to < self.records(&state) {
                 // It may wait for that, and for nothing else.
                 if self.setting.tally {
                     self.count_and_commit(tables, &mut state);
                 }
                 let owner = tables.workers.get(state.workers[usize::from(worker)]);
-                let records = self.records() - owner.read_to;
-                self.event(tables, &mut state, worker, Event::Begin { records, grace_is_over: true });
+                let records = self.records(&state) - owner.read_to;
+                let begin = Event::Begin { records, grace_is_over: true, holds_sweeps: false };
+                self.event(tables, &mut state, worker, begin);
             } else {
                 return 0;
             }
@@ -802,6 +887,7 @@ impl Model for World {
             sweep: Sweep::default(),
             time: Time::default(),
             search: Search::default(),
+            backup: Backup::default(),
             broken: 0,
         };
         let maps: &[bool] = if self.setting.maps.are_two() { &[false, true] } else { &[false] };
@@ -828,6 +914,9 @@ impl Model for World {
         if self.setting.searches != Searches::NotServed {
             self.search_actions(&tables, state, steps);
         }
+        if self.setting.restores {
+            self.backup_actions(&tables, state, steps);
+        }
         for worker in state.sweep.gone..=state.owner {
             let known = tables.workers.get(state.workers[usize::from(worker)]);
             if self.setting.tally && known.watermark.is_some_and(|watermark| watermark > known.acknowledged) {
@@ -847,8 +936,9 @@ impl Model for World {
                 continue;
             }
             if known.is_idle {
-                let sweeps_are_due = known.sweeps_are_due[usize::from(state.search.is_over)];
-                for records in 0..=self.records() - known.read_to {
+                let sweeps_are_due =
+                    known.sweeps_are_due[usize::from(state.search.is_over)] && !self.holds_sweeps(state);
+                for records in 0..=self.records(state) - known.read_to {
                     if records > 0 || known.has_work || known.has_clears || sweeps_are_due {
                         steps.push(Step::Begin { worker, records });
                     }
@@ -889,7 +979,9 @@ impl Model for World {
                 steps.push(Step::Commit { known: false });
             }
         }
-        if state.owner + 1 < self.setting.workers {
+        // The last one is for what is restored.
+        let is_left = self.setting.restores && !state.backup.is_restored;
+        if state.owner + 1 + u8::from(is_left) < self.setting.workers {
             steps.push(Step::TakeOver { by_new_map: false });
             if self.setting.maps.are_two() {
                 steps.push(Step::TakeOver { by_new_map: true });
@@ -915,8 +1007,9 @@ impl Model for World {
                 if worker == state.owner && std::mem::take(&mut state.time.empties) {
                     self.event(tables, &mut state, worker, Event::ForgetCached);
                 }
-                let grace_is_over = state.search.is_over;
-                self.event(tables, &mut state, worker, Event::Begin { records, grace_is_over });
+                let (grace_is_over, holds_sweeps) = (state.search.is_over, self.holds_sweeps(&state));
+                state.backup.begins(worker);
+                self.event(tables, &mut state, worker, Event::Begin { records, grace_is_over, holds_sweeps });
                 let known = tables.workers.get(state.workers[usize::from(worker)]);
                 // If deadlines pass, the time matters.
                 if known.calls.len() == 1 && !self.setting.timed {
@@ -1048,6 +1141,7 @@ impl Model for World {
                 state.store.forget_tombstones();
                 state.sweep.seen = state.store.grave(&tables.names);
             }
+            Step::Backup(step) => self.back_up(tables, &mut state, step)?,
             Step::Sweep => {
                 let seen = state.sweep.seen.take();
                 let compares = self.setting.weakening != Weakening::SweepsWithoutComparing;
@@ -1065,7 +1159,8 @@ impl Model for World {
             Property::sometimes(Self::COMES_TO_REST, |world: &Self, state: &State| {
                 let tables = world.tables();
                 let owner = tables.workers.get(state.workers[usize::from(state.owner)]);
-                state.owner + 1 == world.setting.workers && owner.is_idle && owner.read_to == world.records()
+                let is_last = state.owner + 1 == world.setting.workers;
+                is_last && owner.is_idle && owner.read_to == world.records(state)
             }),
         ]
     }
