@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use geofold::io::elastic::scan::{self, IndexScan, ScanError, ScanOptions, draw};
+use geofold::io::elastic::scan::{self, IndexScan, ScanOptions, draw};
 use serde_json::{Value, json};
 
 use crate::server::{LIMIT, Server};
@@ -14,6 +14,7 @@ crate::cases![
     a_hit_tells_version_stamp_and_source_if_asked,
     pages_by_index_and_doc_are_complete_and_without_repetition,
     a_scan_reads_what_was_there_when_it_was_opened,
+    a_scan_reads_every_shard_of_an_index,
     a_point_in_time_that_is_closed_is_gone,
     documents_are_drawn_at_random,
     ids_terms_and_their_combinations_find_documents,
@@ -148,12 +149,7 @@ async fn a_scan_reads_what_was_there_when_it_was_opened(server: &Server) {
     let elastic = server.elastic();
     let indices = ["a", "b", "c"].map(|index| server.name(index));
     let options = ScanOptions { page: 4, timeout: LIMIT, fields: vec!["location".to_owned()], query: None };
-    let opened = IndexScan::open(&elastic, &indices, options).await;
-    if server.is_opensearch() {
-        assert!(matches!(opened, Err(ScanError::NoPointInTime { .. })));
-        return;
-    }
-    let mut scan = opened.unwrap();
+    let mut scan = IndexScan::open(&elastic, &indices, options).await.unwrap();
     let mut seen: Vec<(String, String)> = Vec::new();
     let mut pages = 0;
     loop {
@@ -182,6 +178,27 @@ async fn a_scan_reads_what_was_there_when_it_was_opened(server: &Server) {
     assert_eq!(seen, expected);
 }
 
+/// Whose documents have the same sequence numbers.
+async fn a_scan_reads_every_shard_of_an_index(server: &Server) {
+    server.create("a", json!({"index.number_of_shards": 3})).await;
+    server.fill("a", &["{}"; 50]).await;
+    server.refresh("$a").await;
+    let elastic = server.elastic();
+    let options = ScanOptions { page: 4, timeout: LIMIT, fields: vec!["none".to_owned()], query: None };
+    let mut scan = IndexScan::open(&elastic, &[server.name("a")], options).await.unwrap();
+    let mut seen: Vec<u32> = Vec::new();
+    loop {
+        let page = scan.next().await.unwrap();
+        if page.is_empty() {
+            break;
+        }
+        seen.extend(page.into_iter().map(|hit| hit.id.as_str().parse::<u32>().unwrap()));
+    }
+    scan.close().await;
+    seen.sort_unstable();
+    assert_eq!(seen, (0..50).collect::<Vec<_>>());
+}
+
 async fn documents_are_drawn_at_random(server: &Server) {
     for index in ["a", "b"] {
         server.create(index, json!({"index.refresh_interval": "-1"})).await;
@@ -207,7 +224,7 @@ async fn documents_are_drawn_at_random(server: &Server) {
 
 async fn a_point_in_time_that_is_closed_is_gone(server: &Server) {
     if server.is_opensearch() {
-        return; // It is at other paths there, and geofold does not use it.
+        return; // It is at other paths there.
     }
     server.create("a", json!({})).await;
     let opened = server.ask("POST", "/$a/_pit?keep_alive=1m", Value::Null).await;

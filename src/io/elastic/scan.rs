@@ -1,9 +1,14 @@
-//! Reads all documents of some indices, a page at a time: a point in time, and `search_after` behind the last hit.
+//! Reads all documents of some indices, a page at a time: points in time, and `search_after` behind the last hit.
+//!
+//! Elasticsearch has one point in time for all indices, and sorts by the place in it (`_shard_doc`). OpenSearch has points in time
+//! at other paths, and its `_shard_doc` does not tell documents of several indices apart (seen with 3.8): pages would leave
+//! some out. So there each shard has its own, sorted by `_seq_no`, which no two documents of a shard share.
 //!
 //! What is seen is what searches saw when the scan was opened; a refresh before that makes it all that was written. Memory
 //! is bounded by a page. A scan that is not closed is let go of by the server after [`KEEP_ALIVE`].
 
 use std::borrow::Cow;
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -64,16 +69,6 @@ pub enum ScanError {
         /// In its words.
         reason: String,
     },
-    /// An OpenSearch: its points in time are at other paths, and its `_shard_doc` does not distinguish documents of several
-    /// indices apart, so that pages would leave some out (seen with 3.8).
-    #[error(
-        "cannot scan {names}: this server has no point in time as Elasticsearch has it; what scans indices (shards migrate, \
-         shards plan --from-index) needs an Elasticsearch"
-    )]
-    NoPointInTime {
-        /// What was to be scanned.
-        names: String,
-    },
     /// The answer is not complete: some shards did not answer.
     #[error("cannot scan {names}: {failed} shards did not answer")]
     Incomplete {
@@ -92,29 +87,116 @@ pub enum ScanError {
     },
 }
 
+/// How a server does it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Dialect {
+    Elasticsearch,
+    OpenSearch,
+}
+
+impl Dialect {
+    /// Opens a point in time; `shard` is the only one that it holds.
+    fn open(self, names: &str, shard: u64) -> AdminCall {
+        let path = match self {
+            Self::Elasticsearch => format!("/{names}/_pit?keep_alive={KEEP_ALIVE}"),
+            Self::OpenSearch => format!(
+                "/{names}/_search/point_in_time?keep_alive={KEEP_ALIVE}&preference=_shards:{shard}&allow_partial_pit_creation=false"
+            ),
+        };
+        AdminCall { method: Method::Post, path, body: None }
+    }
+
+    /// The field of the answer to that.
+    fn id(self) -> &'static str {
+        match self {
+            Self::Elasticsearch => "id",
+            Self::OpenSearch => "pit_id",
+        }
+    }
+
+    fn close(self, ids: &[String]) -> AdminCall {
+        let (path, body) = match self {
+            Self::Elasticsearch => ("/_pit", json!({"id": ids.first()})),
+            Self::OpenSearch => ("/_search/point_in_time", json!({"pit_id": ids})),
+        };
+        AdminCall { method: Method::Delete, path: path.to_owned(), body: Some(body) }
+    }
+
+    /// No two documents of a point in time are equal in it.
+    fn order(self) -> &'static str {
+        match self {
+            Self::Elasticsearch => "_shard_doc",
+            Self::OpenSearch => "_seq_no",
+        }
+    }
+}
+
 /// A scan under way.
 pub struct IndexScan<'a> {
     elastic: &'a dyn Elastic,
     options: ScanOptions,
     names: String,
-    pit: String,
+    dialect: Dialect,
+    /// The points in time that are still to be read; the first one is read now.
+    points: VecDeque<String>,
+    /// Where the next page of the first one begins.
     after: Option<Value>,
-    is_over: bool,
 }
 
 impl<'a> IndexScan<'a> {
-    /// Opens a point in time over `indices`, by their whole names. They must exist.
+    /// Opens points in time over `indices`, by their whole names. They must exist.
     pub async fn open(
         elastic: &'a dyn Elastic,
         indices: &[String],
         options: ScanOptions,
     ) -> Result<Self, ScanError> {
-        let names = indices.join(",");
-        let path = format!("/{names}/_pit?keep_alive={KEEP_ALIVE}");
-        let mut scan = Self { elastic, options, names, pit: String::new(), after: None, is_over: false };
-        let answer = scan.ask(Method::Post, path, None).await?;
-        scan.pit = scan.text(&answer["id"], "the id of the point in time")?;
-        Ok(scan)
+        let mut scan = Self {
+            elastic,
+            options,
+            names: indices.join(","),
+            dialect: Dialect::Elasticsearch,
+            points: VecDeque::new(),
+            after: None,
+        };
+        let call = scan.dialect.open(&scan.names, 0);
+        match elastic.admin(call, scan.options.timeout).await {
+            Ok(answer) if has_no_such_path(&answer) => scan.dialect = Dialect::OpenSearch,
+            answer => {
+                let answer = accepted(&scan.names, answer)?;
+                scan.points.push_back(scan.point(&answer)?);
+                return Ok(scan);
+            }
+        }
+        match scan.open_each_shard().await {
+            Ok(()) => Ok(scan),
+            Err(error) => {
+                scan.close().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// A point in time for each shard of OpenSearch.
+    async fn open_each_shard(&mut self) -> Result<(), ScanError> {
+        let path = format!("/{}/_settings/index.number_of_shards", self.names);
+        let settings = self.ask(AdminCall { method: Method::Get, path, body: None }).await?;
+        let settings = settings.as_object().ok_or_else(|| self.undecodable("the list of indices"))?;
+        for (index, of_index) in settings {
+            let shards = of_index["settings"]["index"]["number_of_shards"].as_str();
+            let shards: u64 = shards
+                .and_then(|shards| shards.parse().ok())
+                .ok_or_else(|| self.undecodable("the number of shards"))?;
+            for shard in 0..shards {
+                let answer = self.ask(self.dialect.open(index, shard)).await?;
+                self.points.push_back(self.point(&answer)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn point(&self, answer: &Value) -> Result<String, ScanError> {
+        let id = answer[self.dialect.id()].as_str().map(str::to_owned);
+        id.ok_or_else(|| self.undecodable("the id of the point in time"))
     }
 
     /// The next page; empty at the end.
@@ -141,13 +223,26 @@ impl<'a> IndexScan<'a> {
         &mut self,
         mut each: impl FnMut(RawHit<'_>) -> Result<(), ScanError>,
     ) -> Result<bool, ScanError> {
-        if self.is_over {
-            return Ok(false);
+        loop {
+            let Some(point) = self.points.front().cloned() else { return Ok(false) };
+            if self.page_of(&point, &mut each).await? {
+                return Ok(true);
+            }
+            let read = self.points.pop_front();
+            self.let_go(read.into_iter().collect()).await;
         }
+    }
+
+    /// The next page of one point in time. `false`: it has no more.
+    async fn page_of(
+        &mut self,
+        point: &str,
+        each: &mut impl FnMut(RawHit<'_>) -> Result<(), ScanError>,
+    ) -> Result<bool, ScanError> {
         let mut body = json!({
             "size": self.options.page,
-            "pit": {"id": self.pit, "keep_alive": KEEP_ALIVE},
-            "sort": [{"_shard_doc": "asc"}],
+            "pit": {"id": point, "keep_alive": KEEP_ALIVE},
+            "sort": [{self.dialect.order(): "asc"}],
             "track_total_hits": false,
             "version": true,
         });
@@ -177,33 +272,35 @@ impl<'a> IndexScan<'a> {
         }
         let last = answer.hits.hits.last();
         let after = last.and_then(|hit| hit.sort).map(|sort| serde_json::from_str(sort.get())).transpose();
-        let pit = answer.pit_id.map(Cow::into_owned);
-        self.is_over = last.is_none();
+        let renamed = answer.pit_id.map(Cow::into_owned);
         self.after = after.map_err(|_| self.undecodable("where a page ends"))?;
-        if last.is_some() && self.after.is_none() {
+        let is_over = last.is_none();
+        if !is_over && self.after.is_none() {
             return Err(self.undecodable("where a page ends"));
         }
-        answer.hits.hits.into_iter().try_for_each(&mut each)?;
-        if let Some(pit) = pit {
-            self.pit = pit;
+        answer.hits.hits.into_iter().try_for_each(each)?;
+        if let (Some(renamed), Some(point)) = (renamed, self.points.front_mut()) {
+            *point = renamed;
         }
-        Ok(!self.is_over)
+        Ok(!is_over)
     }
 
     /// Lets the server let go of it.
-    pub async fn close(self) {
-        if let Err(error) = self.ask(Method::Delete, "/_pit".to_owned(), Some(json!({"id": self.pit}))).await
-        {
+    pub async fn close(mut self) {
+        let points = std::mem::take(&mut self.points);
+        if !points.is_empty() {
+            self.let_go(points.into()).await;
+        }
+    }
+
+    async fn let_go(&self, points: Vec<String>) {
+        if let Err(error) = self.ask(self.dialect.close(&points)).await {
             tracing::debug!(%error, "a point in time could not be closed; it closes itself");
         }
     }
 
-    async fn ask(&self, method: Method, path: String, body: Option<Value>) -> Result<Value, ScanError> {
-        ask(self.elastic, &self.names, AdminCall { method, path, body }, self.options.timeout).await
-    }
-
-    fn text(&self, value: &Value, what: &'static str) -> Result<String, ScanError> {
-        value.as_str().map(str::to_owned).ok_or_else(|| self.undecodable(what))
+    async fn ask(&self, call: AdminCall) -> Result<Value, ScanError> {
+        ask(self.elastic, &self.names, call, self.options.timeout).await
     }
 
     fn undecodable(&self, what: &'static str) -> ScanError {
@@ -217,7 +314,11 @@ async fn ask(
     call: AdminCall,
     timeout: Duration,
 ) -> Result<Value, ScanError> {
-    match elastic.admin(call, timeout).await {
+    accepted(names, elastic.admin(call, timeout).await)
+}
+
+fn accepted(names: &str, answer: Result<AdminAnswer, CallError>) -> Result<Value, ScanError> {
+    match answer {
         Ok(AdminAnswer { status: 200, body }) => Ok(body),
         Ok(answer) => Err(refused(names, &answer)),
         Err(error) => Err(ScanError::Call { names: names.to_owned(), error }),
@@ -225,12 +326,16 @@ async fn ask(
 }
 
 fn refused(names: &str, answer: &AdminAnswer) -> ScanError {
-    let (names, reason) = (names.to_owned(), super::decode::reason(answer));
-    // OpenSearch's words for a path that it does not have.
-    if answer.status == 400 && reason.starts_with("no handler found for uri") {
-        return ScanError::NoPointInTime { names };
+    ScanError::Refused {
+        names: names.to_owned(),
+        status: answer.status,
+        reason: super::decode::reason(answer),
     }
-    ScanError::Refused { names, status: answer.status, reason }
+}
+
+/// In OpenSearch's words.
+fn has_no_such_path(answer: &AdminAnswer) -> bool {
+    answer.status == 400 && super::decode::reason(answer).starts_with("no handler found for uri")
 }
 
 /// One document of a page, as it came.
