@@ -181,7 +181,7 @@ fn selections_find_what_they_say_and_workers_carry_out_what_runners_send() {
     std::fs::write(&query, r#"{"query": {"term": {"even": true}}}"#).unwrap();
     assert_eq!(count(&["--query", query.to_str().unwrap()]).1, 25);
     let map = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/support/map-12.json");
-    assert_eq!(count(&["--map-diff", map, map]).1, 0);
+    assert_eq!(count(&["--map-diff", map, map, "--yes"]).1, 0, "made only since it is said twice");
     let (one_shard, ids) = count(&["--shard", shard]);
     assert_eq!(ids, in_shard.len() as u64);
 
