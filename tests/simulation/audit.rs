@@ -91,16 +91,18 @@ pub fn end(world: &World) {
 }
 
 /// A placement was written for a record that was then dead-lettered in a fold with a later one: it stays without a copy
-/// (protocol, INV-5). Or the owner dropped the record, a patch of a document refused before, and a zombie that had
-/// folded both wrote it ahead.
+/// (protocol, INV-5). Or the owner dropped the record, a patch or a touch of a document refused before, and a zombie that
+/// had folded both wrote it ahead.
 fn was_announced_and_given_up(world: &World, document: &str, view: &DocumentState) -> bool {
     let Some(placement) = view.placement.as_ref().filter(|_| view.copies.is_empty()) else { return false };
     let scenario = &world.scenario;
-    let may_be_dropped = scenario.kind == Kind::Refusing && scenario.on_missing == OnMissing::Drop;
+    let may_be_dropped = |record: &Produced| {
+        let patches_are = scenario.on_missing == OnMissing::Drop;
+        scenario.kind == Kind::Refusing && (record.is_touch() || patches_are && record.is_patch())
+    };
     records_of(scenario, document).filter(|(offset, _)| position(*offset) == placement.pos).any(
         |(offset, record)| {
-            may_be_dropped && record.is_patch()
-                || world.state().deliveries.iter().any(|letter| letter.covers(offset))
+            may_be_dropped(record) || world.state().deliveries.iter().any(|letter| letter.covers(offset))
         },
     )
 }
