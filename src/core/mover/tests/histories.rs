@@ -285,14 +285,17 @@ impl<'a> World<'a> {
             let before = |write: &&Write| write.id == *id && write.position.offset() < self.committed;
             let Some(last) = self.log.iter().flatten().filter(before).last() else { continue };
             let offset = last.position.offset();
-            let was_undeliverable = self
-                .undeliverable
-                .iter()
-                .any(|(other, first, last)| other == id && (*first..=*last).contains(&offset));
-            if !was_undeliverable && self.naive(id, offset).is_some() {
+            if !self.was_given_up(id, offset) && self.naive(id, offset).is_some() {
                 hold(inv_3_what_is_committed_can_be_seen(&self.store.view(id), last.position));
             }
         }
+    }
+
+    /// Whether a fold with this record was dropped or is a dead letter.
+    fn was_given_up(&self, id: &DocId, offset: i64) -> bool {
+        let covers =
+            |(other, first, last): &(DocId, i64, i64)| other == id && (*first..=*last).contains(&offset);
+        self.undeliverable.iter().any(covers)
     }
 
     /// One step of a batch: begins it, executes a call, or takes the round's answers.
@@ -503,7 +506,11 @@ impl<'a> World<'a> {
     fn judge(&mut self) {
         for id in &self.ids {
             let view = self.store.view(id);
-            let is_limit = self.kind == Kind::Refusing && view.copies.is_empty();
+            // Known limit ("A refused fold against a zombie"): announced by the zombie, and given up by the owner.
+            let announced = view.placement.as_ref().map(|placement| placement.pos.offset());
+            let is_limit = self.kind == Kind::Refusing
+                && view.copies.is_empty()
+                && announced.is_some_and(|offset| self.was_given_up(id, offset));
             if !is_limit {
                 hold(inv_5_at_rest_there_is_one_copy(&view));
             }
