@@ -464,3 +464,71 @@ pub async fn draw(
     }
     Ok(Drawn { of, ids: drawn.into_iter().map(|(_, id)| id).collect() })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::elastic::scripted::Scripted;
+
+    /// An OpenSearch with an index of two shards and one of one shard, each shard with one document.
+    fn opensearch() -> Scripted {
+        let admin = |call: &str, body: Option<&Value>| {
+            let body = body.unwrap_or(&Value::Null);
+            let shards = |number: &str| json!({"settings": {"index": {"number_of_shards": number}}});
+            if call.contains("_pit?") {
+                let error = "no handler found for uri [/a,b/_pit?keep_alive=5m] and method [POST]";
+                return (400, json!({ "error": error }));
+            }
+            if call.starts_with("GET /a,b/_settings") {
+                return (200, json!({"a": shards("2"), "b": shards("1")}));
+            }
+            if let Some((index, rest)) =
+                call.strip_prefix("POST /").and_then(|call| call.split_once("/_search/"))
+            {
+                let (_, shard) = rest.split_once("preference=_shards:").unwrap();
+                let (shard, _) = shard.split_once('&').unwrap();
+                return (200, json!({"pit_id": format!("{index}{shard}")}));
+            }
+            if call == "DELETE /_search/point_in_time" {
+                return (200, json!({}));
+            }
+            assert_eq!((call, &body["sort"]), ("POST /_search", &json!([{"_seq_no": "asc"}])));
+            let id = body["pit"]["id"].as_str().unwrap();
+            // The same number in each shard.
+            let hit = json!({"_index": &id[..1], "_id": id, "_version": 1, "sort": [0]});
+            let hits = if body["search_after"].is_null() { vec![hit] } else { Vec::new() };
+            (200, json!({"pit_id": id, "timed_out": false, "_shards": {"failed": 0}, "hits": {"hits": hits}}))
+        };
+        Scripted { admin: Box::new(admin), ..Scripted::default() }
+    }
+
+    fn options() -> ScanOptions {
+        ScanOptions { page: 1, timeout: Duration::ZERO, fields: Vec::new(), query: None }
+    }
+
+    #[tokio::test]
+    async fn each_shard_of_an_opensearch_is_read_and_let_go_of() {
+        let elastic = opensearch();
+        let names = ["a", "b"].map(str::to_owned);
+        let mut scan = IndexScan::open(&elastic, &names, options()).await.unwrap();
+        assert_eq!(scan.points, ["a0", "a1", "b0"], "all are open before the first is read");
+        let mut seen = Vec::new();
+        while let [hit] = &scan.next().await.unwrap()[..] {
+            seen.push(hit.id.as_str().to_owned());
+        }
+        assert_eq!(seen, ["a0", "a1", "b0"]);
+        assert!(scan.next().await.unwrap().is_empty());
+        scan.close().await;
+        let closed = |elastic: &Scripted| {
+            let calls = elastic.calls.lock().unwrap();
+            calls.iter().filter(|call| call.starts_with("DELETE")).count()
+        };
+        assert_eq!(closed(&elastic), 3);
+
+        let elastic = opensearch();
+        let mut scan = IndexScan::open(&elastic, &names, options()).await.unwrap();
+        scan.next().await.unwrap();
+        scan.close().await;
+        assert_eq!(closed(&elastic), 1, "what was not read is let go of at once");
+    }
+}
