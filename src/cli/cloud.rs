@@ -16,6 +16,7 @@ use crate::ops::tally::collect::store::CountStore;
 use crate::ops::tally::collect::svg;
 use crate::support::config::ServerUrl;
 use crate::support::config::database_url::DatabaseUrl;
+use crate::support::tls;
 
 /// Timeout of a request to a collector.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -94,9 +95,7 @@ async fn read_database(args: &CloudArgs) -> Result<CloudAnswer, Failure> {
 async fn ask_collector(url: &ServerUrl, args: &CloudArgs) -> Result<CloudAnswer, Failure> {
     let mut client = reqwest::Client::builder().timeout(TIMEOUT);
     if let Some(path) = &args.ca_file {
-        let reading = || format!("reading --ca-file {}; name a PEM file of certificates", path.display());
-        let pem = std::fs::read(path).with_context(reading)?;
-        let authorities = reqwest::Certificate::from_pem_bundle(&pem).with_context(reading)?;
+        let authorities = tls::authorities(("--ca-file", path)).map_err(Failure::usage)?;
         client = authorities.into_iter().fold(client, reqwest::ClientBuilder::add_root_certificate);
     }
     let client = client.build().context("making an HTTP client")?;

@@ -63,6 +63,19 @@ pub enum TlsError {
     },
 }
 
+/// The authorities in a PEM file, for a client to trust; beside it, what it is called where it was named.
+///
+/// # Errors
+/// If it cannot be read, or holds no certificate.
+pub fn authorities(file: (&'static str, &Path)) -> Result<Vec<reqwest::Certificate>, TlsError> {
+    let (key, path) = file;
+    let found = certificates(key, path, &contents(file)?)?;
+    let usable = |authority: CertificateDer<'_>| {
+        reqwest::Certificate::from_der(&authority).map_err(|error| unusable(key, path, error.to_string()))
+    };
+    found.into_iter().map(usable).collect()
+}
+
 /// The certificate and private key of a client. Never shown by `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClientIdentity {
@@ -266,6 +279,20 @@ mod tests {
         let identity = read().unwrap();
         assert!(identity.pem().ends_with(text.as_bytes()));
         assert!(!format!("{identity:?}").contains("MIGH"));
+    }
+
+    #[test]
+    fn a_file_without_an_authority_is_refused_and_each_authority_of_another_is_taken() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("authorities.pem");
+        let read = || authorities(("ca_file", &file)).map(|authorities| authorities.len());
+        let refused = |says: &str| assert!(read().unwrap_err().to_string().contains(says));
+        refused("reading ca_file");
+        std::fs::copy(format!("{FIRST}.key"), &file).unwrap();
+        refused("no certificate is in it");
+        let one = std::fs::read_to_string(format!("{FIRST}.pem")).unwrap();
+        std::fs::write(&file, one.repeat(2)).unwrap();
+        assert_eq!(read(), Ok(2));
     }
 
     #[test]

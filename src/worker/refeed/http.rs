@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
-use reqwest::{Certificate, Response, StatusCode};
+use reqwest::{Response, StatusCode};
 
 use super::{FetchAnswer, FetchFailure, SourceOpenError};
 use crate::base::causes::with_causes;
 use crate::base::ids::DocId;
 use crate::support::config::SourceConfig;
 use crate::support::config::source::HttpTemplate;
+use crate::support::tls;
 
 /// A web server with documents.
 #[derive(Debug)]
@@ -36,12 +37,9 @@ impl Http {
             .timeout(source.request_timeout)
             .default_headers(headers(source)?);
         if let Some(path) = &source.ca_file {
-            let pem = std::fs::read(path)
-                .map_err(|error| SourceOpenError::CaFile { path: path.display().to_string(), error })?;
-            let certificates = Certificate::from_pem_bundle(&pem)
-                .map_err(|error| SourceOpenError::Client(with_causes(&error)))?;
+            let authorities = tls::authorities(("source.ca_file", path))?;
             builder = builder.tls_built_in_root_certs(false);
-            builder = certificates.into_iter().fold(builder, reqwest::ClientBuilder::add_root_certificate);
+            builder = authorities.into_iter().fold(builder, reqwest::ClientBuilder::add_root_certificate);
         }
         let client = builder.build().map_err(|error| SourceOpenError::Client(with_causes(&error)))?;
         Ok(Self {
@@ -151,7 +149,7 @@ fn headers(source: &SourceConfig) -> Result<HeaderMap, SourceOpenError> {
         })?;
         value.set_sensitive(true);
         headers.insert(name, value);
-        Ok(())
+        Ok::<(), SourceOpenError>(())
     };
     if let Some(token) = &source.bearer_token {
         put(AUTHORIZATION, &format!("Bearer {}", token.expose()))?;

@@ -38,6 +38,7 @@ use self::http::Http;
 use self::postgres::Postgres;
 use crate::base::ids::DocId;
 use crate::support::config::{Config, SourceKind, SourceUrl};
+use crate::support::tls::TlsError;
 
 /// The id that a probe of a database requests by default: no document should have it.
 pub(crate) const UNLIKELY_ID: &str = "geofold-check-there-is-no-such-document";
@@ -91,14 +92,9 @@ pub enum SourceOpenError {
     /// Required keys are missing.
     #[error("[source] is incomplete; `geofold check` names the missing keys")]
     Incomplete,
-    /// The certificates cannot be read.
-    #[error("reading source.ca_file {path}: {error}; check the path and its permissions")]
-    CaFile {
-        /// The file.
-        path: String,
-        /// The I/O error.
-        error: std::io::Error,
-    },
+    /// The certificates cannot be used.
+    #[error(transparent)]
+    Ca(#[from] TlsError),
     /// The HTTP client could not be created.
     #[error("could not set up the http client for the source: {0}; check source.ca_file and source.headers")]
     Client(String),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use reqwest::header::{ACCEPT, HeaderMap, HeaderValue, RETRY_AFTER};
-use reqwest::{Certificate, Response, StatusCode};
+use reqwest::{Response, StatusCode};
 use serde::Deserialize;
 use thiserror::Error;
 use url::Url;
@@ -17,6 +17,7 @@ use super::SchemaFetchError;
 use crate::base::causes::with_causes;
 use crate::core::schemas::{Kind, Reference, RegisteredSchema, SchemaId, UnreadablePayload};
 use crate::support::config::{SchemaRegistryConfig, Secret};
+use crate::support::tls::{self, TlsError};
 
 /// Bytes of one answer.
 const MAX_ANSWER: usize = 4 << 20;
@@ -29,14 +30,9 @@ const MEDIA_TYPE: &str = "application/vnd.schemaregistry.v1+json, application/js
 /// The configuration does not allow querying a registry.
 #[derive(Debug, Error)]
 pub enum RegistryOpenError {
-    /// The certificates cannot be read.
-    #[error("reading schema_registry.ca_file {path}: {error}; check the path and its permissions")]
-    CaFile {
-        /// The file.
-        path: String,
-        /// What the system said.
-        error: std::io::Error,
-    },
+    /// The certificates cannot be used.
+    #[error(transparent)]
+    Ca(#[from] TlsError),
     /// The HTTP client cannot be made.
     #[error("could not set up the http client for the schema registry: {0}; check schema_registry.ca_file")]
     Client(String),
@@ -91,12 +87,9 @@ impl Client {
             .timeout(settings.request_timeout)
             .default_headers(headers);
         if let Some(path) = &settings.ca_file {
-            let pem = std::fs::read(path)
-                .map_err(|error| RegistryOpenError::CaFile { path: path.display().to_string(), error })?;
+            let authorities = tls::authorities(("schema_registry.ca_file", path))?;
             builder = builder.tls_built_in_root_certs(false);
-            for certificate in Certificate::from_pem_bundle(&pem).map_err(failed)? {
-                builder = builder.add_root_certificate(certificate);
-            }
+            builder = authorities.into_iter().fold(builder, reqwest::ClientBuilder::add_root_certificate);
         }
         let http = builder.build().map_err(failed)?;
         Ok(Self { http, settings: settings.clone(), first: AtomicUsize::new(0) })
