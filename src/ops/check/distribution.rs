@@ -116,6 +116,7 @@ mod tests {
 
     use super::super::CheckLevel;
     use super::*;
+    use crate::testkit::ports::free_address;
 
     const SOON: Duration = Duration::from_secs(20);
 
@@ -138,8 +139,8 @@ mod tests {
     }
 
     /// An address without a listener.
-    async fn nowhere() -> String {
-        TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().to_string()
+    fn nowhere() -> String {
+        free_address().unwrap().to_string()
     }
 
     fn with(distribution: &str) -> Config {
@@ -173,7 +174,7 @@ mod tests {
         let finding = one(&sharing(&address)).await;
         assert_eq!(finding.level, CheckLevel::Warning);
         assert!(finding.message.contains("unexpected answer"), "{finding}");
-        let finding = one(&sharing(&nowhere().await)).await;
+        let finding = one(&sharing(&nowhere())).await;
         assert_eq!(finding.level, CheckLevel::Warning);
         assert!(finding.message.contains("distribution.memcached"), "{finding}");
     }
@@ -190,7 +191,7 @@ mod tests {
 
     #[tokio::test]
     async fn unreachable_webhook_is_reported_without_secrets() {
-        let finding = one(&telling(&format!("http://{}/key-hunter2", nowhere().await))).await;
+        let finding = one(&telling(&format!("http://{}/key-hunter2", nowhere()))).await;
         assert_eq!(finding.level, CheckLevel::Unreachable);
         assert!(finding.message.contains("offsets wait for it"), "{finding}");
         assert!(!finding.to_string().contains("hunter2"), "{finding}");

@@ -169,6 +169,7 @@ impl LastRuns {
 mod tests {
     use super::*;
     use crate::base::clock::BootClock;
+    use crate::testkit::ports::free_address;
 
     #[tokio::test]
     async fn run_is_seen_by_updates_marked_before_it() {
@@ -191,9 +192,8 @@ mod tests {
 
     #[tokio::test]
     async fn without_memcached_everything_runs_without_long_waits() {
-        // A port that was free just before.
-        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let memcached = Memcached::new(&format!("127.0.0.1:{port}"), Duration::from_millis(50));
+        let nowhere = free_address().unwrap().to_string();
+        let memcached = Memcached::new(&nowhere, Duration::from_millis(50));
         let failures = IntCounter::new("failures", "of a test").unwrap();
         let runs = LastRuns::in_memcached(memcached, Arc::new(BootClock), failures.clone());
         for _ in 0..10 {
