@@ -80,12 +80,12 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Waits until it works as it does all day. For one batch deadline after an assignment it writes more placements than it
-    /// has to, since the records of a transaction have gaps between them, and then it empties its cache once (protocol, "The
-    /// owner's cache").
+    /// Waits until it works as it does all day. For two batch deadlines after an assignment it writes more placements than it
+    /// has to, since transactions leave gaps between records (protocol, "Records that compaction took"), and meanwhile it
+    /// empties its cache once (protocol, "The owner's cache").
     pub fn settle_in(&self) {
         const MARGIN: Duration = Duration::from_secs(1);
-        std::thread::sleep((DEADLINE + MARGIN).saturating_sub(self.assigned.elapsed()));
+        std::thread::sleep((DEADLINE * 2 + MARGIN).saturating_sub(self.assigned.elapsed()));
     }
 
     /// What it has sent to Elasticsearch so far.
