@@ -24,7 +24,8 @@
 //!   `DecideAgainAtEqualPosition`, `DeleteWithoutVersion`, `NothingFoundIsDone`, `CommitAboveFailed`, `CommitAboveParked`,
 //!   `CommitAboveSweeps`, `ForgetOnFailure`, `LoseAFold`
 //! - model, unit tests: `InPlaceDespiteTargets`, `WrittenIsDone`, `RefusedIsDeleted`, `MissingIsDeleted`, `FinishingSweepsAnyway`,
-//!   `SecondLookIsBelieved`, `FetchedIsNotRecorded`, `GoneIsNotRecorded`, `RefusedStays`, `MisplacedIsResumed`
+//!   `SecondLookIsBelieved`, `FetchedIsNotRecorded`, `GoneIsNotRecorded`, `RefusedStays`, `MisplacedIsResumed`,
+//!   `ResumedIsNotTakenApart`
 //! - unit tests, harmless within the model's bounds: `InPlaceOverItsOwnRecord`, `OldRecordsDecide`, `IgnoreNewerLeftover`,
 //!   `RefusedInPlaceIsNotRecorded`, `OldAnswerIsBelieved`, `PartitionsAreComparable`, `StaleBaseIsBelieved`
 //!   (`core/mover/tests/`); `ClaimIsNotAsked` (the model by a weakening)
@@ -71,6 +72,9 @@ pub enum Sabotage {
     RefusedStays,
     /// At an equal position, a document is written to the recorded geoshard although it belongs elsewhere (step 1).
     MisplacedIsResumed,
+    /// At an equal position, a fold that takes the location away is carried out as one ("A fold refused before its placement is
+    /// written").
+    ResumedIsNotTakenApart,
     /// A document of which no copy is found is recorded as deleted ("on_missing").
     MissingIsDeleted,
     /// Finishing a lost record's decision, leftovers are swept although the document was not written.

@@ -39,7 +39,7 @@ use geofold::core::mover::OnMissing;
 use stateright::{Checker, HasDiscoveries, Model};
 
 use self::record::Record::{
-    self, Bad, Delete, Heal, Index, Move, Part, Patch, Refeed, Spoil, Tag, Tagged, Touch,
+    self, Bad, Delete, East, Heal, Hide, Index, Move, Part, Patch, Refeed, Spoil, Tag, Tagged, Touch,
 };
 use self::record::{Maps, scripts};
 use self::world::{Searches, Setting, Weakening, World};
@@ -303,6 +303,23 @@ fn elasticsearch_refuses_documents() {
     let healed = kinds(&[Index(0), Spoil(1), Heal, Bad(1)], 3);
     let what = format!("3 records of {} kinds, 2 workers, refused and healed", healed.len());
     holds(&what, &refused(3, healed, &Setting::default()));
+}
+
+/// Such a patch is a dead letter or not, depending on what it is folded with.
+#[test]
+fn patches_take_the_location_away() {
+    let all = [Index(0), Hide, East(1), East(0), Part, Patch, Move(1), Delete, Touch];
+    holds("3 records of 9 kinds, 2 workers, without a location", &worlds(3, &all, &Setting::default()));
+    if is_large() {
+        let few = &all[..3];
+        holds("4 records of 3 kinds, 2 workers, without a location", &worlds(4, few, &Setting::default()));
+        let three = Setting { workers: 3, searches: Searches::NotServed, ..Setting::default() };
+        holds("3 records of 3 kinds, 3 workers, without a location", &worlds(3, few, &three));
+        let late = Setting { losses: 1, deadlines: 1, ..Setting::default() };
+        holds("3 records of 3 kinds, 2 workers, without a location, 1 late", &worlds(3, few, &late));
+    }
+    let counted = [Index(0), Hide, East(1), Tag];
+    holds("tally: 3 records of 4 kinds, 2 workers, without a location", &worlds(3, &counted, &counting()));
 }
 
 #[test]

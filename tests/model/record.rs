@@ -47,6 +47,10 @@ pub enum Record {
     Move(usize),
     /// A patch of part of the location: only the merged document has the place.
     Part,
+    /// A patch of the other part of the location, which moves the document.
+    East(usize),
+    /// A patch that takes part of the location away: a dead letter, unless it is folded with one that gives it again.
+    Hide,
     /// Place again under the current map.
     Touch,
     /// The document becomes the source's: any of [`answers`].
@@ -66,6 +70,8 @@ impl fmt::Debug for Record {
             Self::Patch => f.write_str("patch"),
             Self::Move(place) => write!(f, "move {}", SHARDS[*place]),
             Self::Part => f.write_str("part"),
+            Self::East(place) => write!(f, "east {}", SHARDS[*place]),
+            Self::Hide => f.write_str("hide"),
             Self::Touch => f.write_str("touch"),
             Self::Refeed => f.write_str("refeed"),
         }
@@ -79,10 +85,16 @@ impl Record {
             | Self::Tagged(place)
             | Self::Bad(place)
             | Self::Spoil(place)
-            | Self::Move(place) => Some(place),
-            Self::Delete | Self::Patch | Self::Heal | Self::Tag | Self::Part | Self::Touch | Self::Refeed => {
-                None
-            }
+            | Self::Move(place)
+            | Self::East(place) => Some(place),
+            Self::Delete
+            | Self::Patch
+            | Self::Heal
+            | Self::Tag
+            | Self::Part
+            | Self::Hide
+            | Self::Touch
+            | Self::Refeed => None,
         }
     }
 
@@ -116,6 +128,8 @@ impl Record {
             Self::Move(place) => patch(json!({"location": location(place), field: 1})),
             Self::Spoil(place) => patch(json!({"location": location(place), "n": UNACCEPTABLE})),
             Self::Part => patch(json!({"location": {"lat": 2}, field: 1})),
+            Self::East(place) => patch(json!({"location": {"lon": LONGITUDES[place]}, field: 1})),
+            Self::Hide => patch(json!({"location": {"lat": null}})),
             Self::Touch => Body::Touch,
             Self::Refeed => Body::Refeed,
         };
@@ -183,6 +197,7 @@ fn applied(record: Record, offset: usize, document: Option<Value>, on_missing: O
         Body::Index { doc, .. } => serde_json::from_slice(&doc).ok(),
         Body::Delete => None,
         Body::Touch | Body::Refeed => document,
+        Body::Patch { .. } if record == Record::Hide => document,
         Body::Patch { patch, .. } => {
             let creates = on_missing == OnMissing::Create && matches!(record, Record::Move(_));
             let mut merged = document.or_else(|| creates.then(|| json!({})))?;
@@ -192,7 +207,7 @@ fn applied(record: Record, offset: usize, document: Option<Value>, on_missing: O
     }
 }
 
-/// Patches here only set fields.
+/// Patches here only set fields, but for [`Record::Hide`].
 fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(fields) = patch else { return *target = patch.clone() };
     for (key, value) in fields {

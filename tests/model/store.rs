@@ -13,7 +13,7 @@ use geofold::io::elastic::condition::VersionCondition;
 use geofold::io::elastic::rounds::{BulkOutcome, GetOutcome};
 use geofold::io::elastic::{BulkOp, FoundDocument, Get, Index, ItemError, SeqNo, WriteCondition};
 
-use super::record::{UNACCEPTABLE, number_of, shard, version_of};
+use super::record::{UNACCEPTABLE, number_of, path, shard, version_of};
 
 /// A copy, a tombstone, or nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -197,6 +197,11 @@ impl Names {
 
     pub fn content(&self, number: u8) -> &Bytes {
         self.contents.get(number)
+    }
+
+    /// Whether a document has both parts of its location.
+    pub fn is_located(&self, number: u8) -> bool {
+        path().locate(self.content(number)).is_ok()
     }
 
     pub fn placement(&self, number: u8) -> &Placement {

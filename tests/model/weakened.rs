@@ -5,7 +5,9 @@ use geofold::base::sabotage::Sabotage;
 use geofold::core::mover::OnMissing;
 
 use super::record::Maps;
-use super::record::Record::{self, Bad, Delete, Heal, Index, Move, Patch, Refeed, Spoil, Tag, Tagged, Touch};
+use super::record::Record::{
+    self, Bad, Delete, East, Heal, Hide, Index, Move, Patch, Refeed, Spoil, Tag, Tagged, Touch,
+};
 use super::world::{Searches, Setting, Weakening};
 use super::{ALL, Explored, WHOLE, compacted, explore, refused, restored, worlds};
 
@@ -182,6 +184,10 @@ fn every_rule_of_the_code_is_needed() {
                 maps: Maps::Alike,
                 ..code(MisplacedIsResumed)
             }],
+        ),
+        (
+            "a fold that takes the location away is resumed as one",
+            plain(3, &[Index(0), Hide, East(1)], ResumedIsNotTakenApart),
         ),
         ("committing above what is in flight", plain(2, &moves, CommitAboveFailed)),
         ("committing above what is parked", plain(3, &moves, CommitAboveParked)),

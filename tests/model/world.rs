@@ -199,7 +199,7 @@ impl Time {
 }
 
 /// Violations by number; 0 is none.
-const BROKEN: [&str; 15] = [
+const BROKEN: [&str; 16] = [
     "",
     "INV-1: a copy that no placement names",
     "INV-2: the last copy is gone",
@@ -215,6 +215,7 @@ const BROKEN: [&str; 15] = [
     "an owner that is left alone does not come to rest",
     "INV-7: at rest, the counts are not what the documents say",
     "INV-8: a search has found no copy of a document that was there all the time",
+    "a document without a location was written",
 ];
 
 /// A state of the world.
@@ -428,6 +429,9 @@ impl World {
             && !(self.setting.sweeps && is.placement.is_none())
         {
             5
+        } else if after.copies.iter().any(|copy| copy.content != 0 && !tables.names.is_located(copy.content))
+        {
+            15
         } else {
             0
         };
@@ -569,7 +573,11 @@ impl World {
         if self.naive[usize::from(committed)].contains(&None) {
             return true;
         }
-        let kept = (0..committed).rev().find(|offset| (self.setting.compacted >> offset) & 1 == 0);
+        let is_kept = |offset: &u8| {
+            (self.setting.compacted >> offset) & 1 == 0
+                && self.setting.script[usize::from(*offset)] != Record::Hide
+        };
+        let kept = (0..committed).rev().find(is_kept);
         let Some(last) = kept else { return true };
         let Tables { seen, names, .. } = tables;
         *seen.entry((store, committed)).or_insert_with(|| {
@@ -589,7 +597,11 @@ impl World {
         if worker != state.owner || state.broken != 0 || self.refuses() {
             return;
         }
-        let existed = gave_up_before > 0 && !self.naive[usize::from(gave_up_before)].contains(&None);
+        let gives_up_what_is_bad =
+            gave_up_before > 0 && self.setting.script[usize::from(gave_up_before) - 1] == Record::Hide;
+        let existed = gave_up_before > 0
+            && !gives_up_what_is_bad
+            && !self.naive[usize::from(gave_up_before)].contains(&None);
         if existed && !self.may_be_gone_already(state, gave_up_before) {
             state.broken = 9;
         } else if finished_recorded && self.setting.compacted == 0 {

@@ -52,8 +52,13 @@ use scenario::Scenario;
 const FIXED: u64 = 1_000;
 
 /// Seeds by which defects were found.
-const FOUND: [u64; 4] =
-    [16_096_030_266_344_301_375, 1_079_511, 1_664_119_387_061_493_280, 15_491_635_584_078_319_515];
+const FOUND: [u64; 5] = [
+    16_096_030_266_344_301_375,
+    1_079_511,
+    1_664_119_387_061_493_280,
+    15_491_635_584_078_319_515,
+    13_859_185_920_121_084_578,
+];
 
 /// Seeds that are run twice to check determinism.
 const REPEATED: u64 = 100;

@@ -22,6 +22,10 @@ const ELSEWHERE: &[(Sabotage, &str)] = &[
     (Sabotage::RefusedIsDeleted, "the model; not seen here in 2,000 seeds"),
     (Sabotage::RefusedStays, "the model; no patch mends a refused document here"),
     (Sabotage::MisplacedIsResumed, "the model; no patch mends a refused document here"),
+    (
+        Sabotage::ResumedIsNotTakenApart,
+        "the model; seed 13859185920121084578, and none of the first thousands",
+    ),
     (Sabotage::MissingIsDeleted, "the model; not seen here in 2,000 seeds"),
     (Sabotage::SecondLookIsBelieved, "the model; not tried here for long"),
     (Sabotage::StaleBaseIsBelieved, "the mover's tests: no node is cut off here"),

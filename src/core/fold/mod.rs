@@ -61,7 +61,7 @@ pub struct Fold {
     pub targets: SmallVec<[Target; 1]>,
     /// What its records do to the counts; nothing if nothing is counted.
     pub steps: Steps,
-    /// Number of records.
+    /// Number of records, without those left out.
     pub records: u32,
     /// Positions of its records after the first, in order; at most [`MAX_SEPARABLE`].
     pub later: Vec<Position>,
@@ -132,6 +132,14 @@ impl Fold {
             }
         }
         self.steps.absorb(newer.steps.clone());
+    }
+
+    /// Leaves out its only record, which is a dead letter, before it is folded with others: what is left changes nothing but the
+    /// position.
+    pub fn leave_out(&mut self) {
+        self.content = Content::Touch;
+        self.touched_at = Some(self.last);
+        self.records = 0;
     }
 
     /// The offsets of its records, oldest first, if there are at least two and at most [`MAX_SEPARABLE`].

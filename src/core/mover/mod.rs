@@ -99,8 +99,18 @@ pub struct RetryState {
     pub refusal: Option<Box<Refusal>>,
     /// The document's facet history is full: the entry waits for a commit.
     pub awaits_commit: bool,
-    /// Of a fold that is to be taken apart: its records up to this position were decided as one, and stay one.
-    pub decided_to: Option<Position>,
+    /// Of a fold that is to be taken apart: what is decided of it.
+    pub decided: Option<Box<DecidedPart>>,
+}
+
+/// The first records of a fold that is to be taken apart: they were decided as one, and stay one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DecidedPart {
+    /// The position of the last of them.
+    pub to: Position,
+    /// The document that they change, if the owner that decided must have made dead letters of some: of those that leave no
+    /// location in it.
+    pub base: Option<Bytes>,
 }
 
 /// Reads that found no copy while the placement was unchanged.

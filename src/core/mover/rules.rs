@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::Refusal;
@@ -54,6 +55,22 @@ impl Rules {
             fold.steps = counting::steps(&fold, tally);
         }
         (id, fold)
+    }
+
+    /// Applies one record to a document; one that leaves no location in it is refused, and changes nothing.
+    ///
+    /// # Errors
+    /// The reason.
+    pub fn change(&self, document: &mut Bytes, record: &Fold) -> Result<(), Refusal> {
+        let changed = record
+            .content
+            .apply_to(Some(document), &self.location)
+            .map_err(|error| Refusal { reason: error.reason(), detail: error.to_string() })?;
+        if let Some(changed) = changed {
+            self.locate_document(&changed)?;
+            *document = changed;
+        }
+        Ok(())
     }
 
     /// The geoshard of a point under the current map.

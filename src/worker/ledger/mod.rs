@@ -380,7 +380,7 @@ impl Ledger {
                 Outcome::Done(Done::Dropped) => sum.dropped += 1,
                 Outcome::Done(Done::NothingToPlace) => sum.nothing_to_place += 1,
             }
-            sum.folded += u64::from(fold.records) - 1;
+            sum.folded += u64::from(fold.records).saturating_sub(1);
             self.commit(&id);
         }
         sum.changes = changes.into_iter().collect();

@@ -105,6 +105,14 @@ impl Ledger {
             apart.parts = None;
             return self.make_due(id);
         }
+        if let Some(refusal) = &mut apart.carry.refusal
+            && apart.carry.decided.take().is_some_and(|decided| decided.to >= apart.dirty.last())
+        {
+            // A decision about its last record stands: the mover ends the entry.
+            refusal.detail.push_str(&untried(&apart.dirty.fold, why));
+            apart.parts = None;
+            return self.make_due(id);
+        }
         let mut refusal = apart.carry.refusal.take().map_or_else(
             || Refusal { reason: "refused_by_elasticsearch", detail: "the fold was refused".to_owned() },
             |refusal| *refusal,
@@ -122,7 +130,7 @@ impl Ledger {
         let count = u32::try_from(records.len()).unwrap_or(u32::MAX);
         let gone = apart.dirty.newest().records.saturating_sub(count);
         let (since, rules) = (apart.dirty.since, &self.rules);
-        let decided_to = apart.carry.decided_to;
+        let mut decided = apart.carry.decided.take();
         let mut rest: VecDeque<Part> = VecDeque::with_capacity(records.len() + 1);
         if apart.dirty.unmerged.is_some() {
             let older = Dirty::new(id, apart.dirty.fold.clone(), since);
@@ -130,8 +138,18 @@ impl Ledger {
             rest.push_back(Part { dirty: older, record: None });
         }
         for (write, record) in records {
-            let (id, fold) = rules.fold(write);
-            let is_decided = decided_to.is_some_and(|decided_to| fold.last <= decided_to);
+            let (id, mut fold) = rules.fold(write);
+            let decided = decided.as_mut().filter(|decided| fold.last <= decided.to);
+            let is_decided = decided.is_some();
+            if let Some(base) = decided.and_then(|decided| decided.base.as_mut())
+                && let Err(refusal) = rules.change(base, &fold)
+            {
+                let record = Some(Arc::new(record.clone()));
+                let bad =
+                    Undeliverable { id: id.clone(), fold: fold.clone(), refusal, stage: "write", record };
+                self.rejected.push(bad);
+                fold.leave_out();
+            }
             let mut dirty = Dirty::new(&id, Arc::new(fold), since);
             match rest.back_mut().filter(|_| is_decided) {
                 Some(decided) => {

@@ -354,7 +354,7 @@ impl PartitionTask {
         self.send_rejected();
         self.update_held_bytes();
         self.metrics.record_done(OutcomeLabel::DeadLettered, 1);
-        self.metrics.record_done(OutcomeLabel::Folded, u64::from(*records) - 1);
+        self.metrics.record_done(OutcomeLabel::Folded, u64::from(*records).saturating_sub(1));
         DeadLettered {
             partition: self.partition.number,
             first_offset: *first_offset,

@@ -127,6 +127,16 @@ impl Decision<'_> {
         })
     }
 
+    /// Whether a document made of patches has a location: that depends on the fold they are in. The owner that recorded a decision
+    /// may have had another fold.
+    pub(super) fn has_location(&self, document: &[u8]) -> Result<(), Refusal> {
+        let is_patched = matches!(self.entry.fold.content, Content::Patch { .. });
+        if !is_patched || sabotage::is(Sabotage::ResumedIsNotTakenApart) {
+            return Ok(());
+        }
+        self.rules.locate_document(document).map(drop)
+    }
+
     /// The fold's content over a stored document. Called only for folds that yield a document.
     fn applied_to(&self, stored: Option<&[u8]>) -> Result<Bytes, Refusal> {
         let content = &self.entry.fold.content;

@@ -111,6 +111,9 @@ impl Decision<'_> {
             && !sabotage::is(Sabotage::OldRecordsDecide)
             && !sabotage::is(Sabotage::DecideAgainAtEqualPosition)
         {
+            if fold.located_at.is_some() {
+                self.has_location(document)?;
+            }
             return Ok(stays.clone());
         }
         match fold.content {

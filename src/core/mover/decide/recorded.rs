@@ -44,6 +44,9 @@ impl Decision<'_> {
                 task: WriteTask { write: None, sweep_at, then: Outcome::Done(Done::AlreadyApplied) },
             },
             Ok(Wanted::Document(document, made)) => {
+                if let Err(refusal) = self.has_location(&document) {
+                    return self.resume_without_location(known, copy, refusal);
+                }
                 if let Some(target) = self.corrected_target(&known.placement, copy.as_ref(), &document, made)
                 {
                     return self.correct(known, target, document);
@@ -144,9 +147,10 @@ impl Decision<'_> {
             return finish(known, Some(source), Outcome::Done(Done::Indexed { moved: true }));
         }
         match self.wanted(Some(&known), Some(&shard), copy, SourceUse::IsNotAsked) {
-            Ok(Wanted::Document(document, _)) => {
-                finish(known, Some(document), Outcome::Done(Done::Indexed { moved: false }))
-            }
+            Ok(Wanted::Document(document, _)) => match self.has_location(&document) {
+                Ok(()) => finish(known, Some(document), Outcome::Done(Done::Indexed { moved: false })),
+                Err(refusal) => EntryPlan::Settle(Outcome::DeadLetter(refusal)),
+            },
             Ok(Wanted::Written(_)) => finish(known, None, applied),
             Ok(Wanted::Gone(outcome)) => finish(known, None, outcome),
             Ok(Wanted::Settle(Outcome::Again { reason, mut carry })) => {

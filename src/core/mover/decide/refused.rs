@@ -5,7 +5,7 @@ use crate::base::ids::ShardId;
 use crate::base::position::Position;
 use crate::base::requests::WriteCondition;
 use crate::core::fold::Fold;
-use crate::core::mover::{Entry, MoverState, Outcome, REFUSED_FOLD, Refusal, RetryState};
+use crate::core::mover::{DecidedPart, Entry, MoverState, Outcome, REFUSED_FOLD, Refusal, RetryState};
 use crate::core::placement::KnownPlacement;
 
 impl Decision<'_> {
@@ -24,6 +24,27 @@ impl Decision<'_> {
                 self.set_back(known, copy, refusal)
             }
             _ => EntryPlan::Settle(Outcome::DeadLetter(refusal)),
+        }
+    }
+
+    /// A recorded decision is to be carried out, and the fold leaves a document without a location. So the owner that recorded it
+    /// did not have this fold: it made dead letters of the records that take the location away. They are left out.
+    pub(super) fn resume_without_location(
+        &self,
+        known: KnownPlacement,
+        copy: Option<NewestCopy>,
+        refusal: Refusal,
+    ) -> EntryPlan {
+        // Tried before, and its records cannot be read.
+        if let Some(refusal) = self.entry.carry.refusal.as_deref() {
+            return self.refuse(Some(known), copy, refusal.clone());
+        }
+        match copy {
+            Some(copy) if self.state.separates && self.entry.fold.separable().is_some() => {
+                let decided = DecidedPart { to: known.placement.pos, base: Some(copy.source) };
+                EntryPlan::Settle(separated_at(refusal, Some(decided)))
+            }
+            copy => self.refuse(Some(known), copy, refusal),
         }
     }
 
@@ -75,6 +96,11 @@ pub(in crate::core::mover) fn may_be_separated(
 
 /// The outcome of such a fold.
 pub(in crate::core::mover) fn separated(refusal: Refusal, known: Option<&KnownPlacement>) -> Outcome {
-    let (refusal, decided_to) = (Some(refusal.into()), known.map(|known| known.placement.pos));
-    again_outcome(REFUSED_FOLD, RetryState { refusal, decided_to, ..RetryState::default() })
+    let decided = known.map(|known| DecidedPart { to: known.placement.pos, base: None });
+    separated_at(refusal, decided)
+}
+
+fn separated_at(refusal: Refusal, decided: Option<DecidedPart>) -> Outcome {
+    let (refusal, decided) = (Some(refusal.into()), decided.map(Box::new));
+    again_outcome(REFUSED_FOLD, RetryState { refusal, decided, ..RetryState::default() })
 }

@@ -664,7 +664,7 @@ fn every_sabotage_of_mover_and_ledger_is_found() {
         Sabotage::InPlaceDespiteFacets,
         Sabotage::InPlaceHasNoEdges,
     ];
-    let in_the_table: [(_, fn()); 16] = [
+    let in_the_table: [(_, fn()); 17] = [
         (Sabotage::StaleBaseIsBelieved, stale::reads_from_a_cut_off_node_revert_no_write),
         (Sabotage::PartitionsAreComparable, partitions::records_of_another_partition_are_dead_lettered),
         (Sabotage::RefusedInPlaceIsNotRecorded, tally::refused_document_keeps_its_counts),
@@ -675,6 +675,7 @@ fn every_sabotage_of_mover_and_ledger_is_found() {
         (Sabotage::RefusedIsDeleted, table::refusal_allows_for_a_late_copy),
         (Sabotage::RefusedStays, table::mended_document_follows_its_refused_record),
         (Sabotage::MisplacedIsResumed, table::decision_about_another_document_is_corrected),
+        (Sabotage::ResumedIsNotTakenApart, table::a_decision_made_without_a_bad_record_is_resumed_without_it),
         (Sabotage::MissingIsDeleted, table::patch_of_a_missing_document_allows_for_a_late_copy),
         (Sabotage::SecondLookIsBelieved, table::document_that_moves_during_two_reads_is_not_missing),
         (Sabotage::InPlaceOverItsOwnRecord, table::fold_over_the_placements_own_record_is_not_in_place),

@@ -12,7 +12,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::core::mover::SourceAnswer;
+use crate::core::mover::{DecidedPart, SourceAnswer};
 use crate::core::write::{Body, PatchMove};
 use crate::testkit::testing::id;
 use crate::testkit::testing::rules;
@@ -50,7 +50,12 @@ fn delete(doc_id: &str, offset: i64) -> Write {
 
 /// Removes the location: fine by itself, but not for a document whose `location` is a string.
 fn spoiling_patch(doc_id: &str, offset: i64) -> Write {
-    let body = Body::Patch { patch: r#"{"location":{"lat":null}}"#.into(), moves: PatchMove::Unclear };
+    moving_patch(doc_id, offset, r#"{"location":{"lat":null}}"#)
+}
+
+/// Mentions a part of the location.
+fn moving_patch(doc_id: &str, offset: i64, patch: &'static str) -> Write {
+    let body = Body::Patch { patch: patch.into(), moves: PatchMove::Unclear };
     Write { id: id(doc_id), position: position(offset), body }
 }
 

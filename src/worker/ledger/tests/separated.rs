@@ -1,6 +1,9 @@
 //! A refused fold whose records are read again and tried one by one.
 
+use bytes::Bytes;
+
 use super::*;
+use crate::core::fold::{Base, Content};
 
 #[test]
 fn records_of_a_refused_fold_are_handed_out_one_by_one() {
@@ -43,7 +46,8 @@ fn records_that_were_decided_as_one_stay_one() {
     take(&mut ledger, &[("a", 1), ("a", 3), ("a", 5), ("a", 7)]);
     let batch = ledger.hand_out(9, usize::MAX, NOW);
     let Outcome::Again { reason, carry } = refused_fold() else { panic!("it comes back") };
-    let carry = RetryState { decided_to: Some(position(3)), ..carry };
+    let decided = DecidedPart { to: position(3), base: None };
+    let carry = RetryState { decided: Some(decided.into()), ..carry };
     settle(&mut ledger, batch, &Outcome::Again { reason, carry });
     ledger.take_rereads(9);
     assert_eq!(ledger.tried(), 0);
@@ -58,6 +62,55 @@ fn records_that_were_decided_as_one_stay_one() {
     }
     assert_eq!(tried, [(1, 3, 2, false), (5, 5, 1, true), (7, 7, 1, true)]);
     assert_eq!((ledger.watermark(), ledger.bytes(), ledger.tried()), (Some(8), 0, 0));
+}
+
+/// `a` has a patch that takes part of the location away, and one that gives the other part; a decision about the second is recorded, and
+/// returns from a batch.
+fn decided_without_a_bad_record(ledger: &mut Ledger) -> Vec<(Write, Record)> {
+    let patches = [spoiling_patch("a", 1), moving_patch("a", 3, r#"{"location":{"lon":9}}"#)];
+    let writes = patches.map(|write| (write.clone(), record("a", write.position.offset())));
+    writes.iter().for_each(|(write, _)| ledger.take(write.clone(), at(1)));
+    let batch = ledger.hand_out(9, usize::MAX, NOW);
+    let Outcome::Again { reason, carry } = refused_fold() else { panic!("it comes back") };
+    let base = Some(Bytes::from(r#"{"location":{"lat":1,"lon":2}}"#));
+    let decided = Some(Box::new(DecidedPart { to: position(3), base }));
+    settle(ledger, batch, &Outcome::Again { reason, carry: RetryState { decided, ..carry } });
+    assert_eq!(ledger.take_rereads(9), [Reread { id: id("a"), offsets: vec![1, 3] }]);
+    writes.into()
+}
+
+#[test]
+fn records_that_a_decision_was_made_without_are_left_out() {
+    let mut ledger = ledger();
+    let records = decided_without_a_bad_record(&mut ledger);
+    ledger.reread(&id("a"), Ok(records), NOW);
+    assert!(ledger.hand_out(9, usize::MAX, LATER).is_empty(), "a dead letter is not delivered");
+    let [letter] = &ledger.take_rejected()[..] else { panic!("one letter") };
+    assert_eq!((letter.fold.last, letter.refusal.reason), (position(1), "no_location_after_patch"));
+    assert_eq!(letter.record.as_ref().map(|record| record.offset), Some(1));
+    ledger.delivered(1, Some(&id("a")));
+    let batch = ledger.hand_out(9, usize::MAX, LATER);
+    let fold = &batch[0].fold;
+    assert_eq!((fold.first, fold.last, fold.records), (position(1), position(3), 1));
+    let patches = vec![Bytes::from(r#"{"location":{"lon":9}}"#)];
+    assert_eq!(fold.content, Content::Patch { over: Base::Stored, patches });
+    assert_eq!(settle(&mut ledger, batch, &DONE).folded, 0, "the other is counted as a dead letter");
+    assert_eq!((ledger.watermark(), ledger.bytes()), (Some(4), 0));
+}
+
+#[test]
+fn a_decided_fold_whose_records_are_gone_returns_to_the_mover() {
+    let mut ledger = ledger();
+    decided_without_a_bad_record(&mut ledger);
+    ledger.reread(&id("a"), Ok(Vec::new()), NOW);
+    assert!(ledger.take_rejected().is_empty(), "its placement names a geoshard without a copy");
+    let batch = ledger.hand_out(9, usize::MAX, LATER);
+    let refusal = batch[0].carry.refusal.as_ref().unwrap();
+    assert!(refusal.detail.ends_with("one by one: they are gone from the topic"), "{refusal:?}");
+    let letters = settle(&mut ledger, batch, &refused()).undeliverable;
+    assert_eq!((letters[0].fold.records, ledger.watermark()), (2, Some(1)));
+    ledger.delivered(1, Some(&id("a")));
+    assert_eq!((ledger.watermark(), ledger.bytes()), (Some(4), 0));
 }
 
 #[test]
