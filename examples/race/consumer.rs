@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::error::KafkaError;
 use rdkafka::message::Message;
 use rdkafka::{Offset, TopicPartitionList};
 
@@ -42,31 +43,39 @@ pub fn run(brokers: &str, topic: &str, records: usize) -> Result<()> {
         .set("group.id", "nobody")
         .set("enable.auto.commit", "false")
         .set("isolation.level", "read_committed")
+        .set("enable.partition.eof", "true")
         .create()?;
     let metadata = consumer.fetch_metadata(Some(topic), TIMEOUT)?;
     let partitions = metadata.topics().first().context("the topic")?.partitions();
     let mut list = TopicPartitionList::new();
     // Evenly, as good as it gets: a record more or less in a partition does not matter.
     let each = i64::try_from(records / partitions.len())?;
-    let mut to_come = 0;
+    let mut not_read = partitions.len();
     for partition in partitions {
         let (low, high) = consumer.fetch_watermarks(topic, partition.id(), TIMEOUT)?;
         // The last offset is the end of the transaction.
         let from = (high - 1 - each).max(low);
-        to_come += high - 1 - from;
         list.add_partition_offset(topic, partition.id(), Offset::Offset(from))?;
     }
     let cpu = cpu_seconds(std::process::id())?;
     consumer.assign(&list)?;
     let (mut seen, mut bytes) = (0, 0);
-    let mut began: Option<Instant> = None;
-    while seen < to_come {
-        let message = consumer.poll(TIMEOUT).context("no more records came")??;
-        began.get_or_insert_with(Instant::now);
-        seen += 1;
-        bytes += message.payload().map_or(0, <[u8]>::len);
+    let mut between: Option<(Instant, Instant)> = None;
+    // Offsets do not tell how many records are left: some are ends of transactions.
+    while not_read > 0 {
+        match consumer.poll(TIMEOUT).context("no more records came")? {
+            Ok(message) => {
+                let now = Instant::now();
+                between = Some((between.map_or(now, |(first, _)| first), now));
+                seen += 1;
+                bytes += message.payload().map_or(0, <[u8]>::len);
+            }
+            Err(KafkaError::PartitionEOF(_)) => not_read -= 1,
+            Err(error) => return Err(error.into()),
+        }
     }
-    let seconds = began.context("nothing to read")?.elapsed().as_secs_f64();
+    let (first, last) = between.context("nothing to read")?;
+    let seconds = (last - first).as_secs_f64();
     println!("{seconds} {}", cpu_seconds(std::process::id())? - cpu);
     eprintln!("consumed {seen} records, {bytes} bytes");
     Ok(())
