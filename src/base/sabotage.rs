@@ -72,8 +72,8 @@ pub enum Sabotage {
     RefusedStays,
     /// At an equal position, a document is written to the recorded geoshard although it belongs elsewhere (step 1).
     MisplacedIsResumed,
-    /// At an equal position, a fold that takes the location away is carried out as one ("A fold refused before its placement is
-    /// written").
+    /// A fold that takes the location away is carried out as one, if a decision about its records is recorded ("A fold refused
+    /// before its placement is written").
     ResumedIsNotTakenApart,
     /// A document of which no copy is found is recorded as deleted ("on_missing").
     MissingIsDeleted,

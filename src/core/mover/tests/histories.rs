@@ -646,7 +646,7 @@ fn index_matches_the_records_despite_crashes_and_late_requests() {
 #[cfg(feature = "sabotage")]
 #[test]
 fn every_sabotage_of_mover_and_ledger_is_found() {
-    use super::{counterexamples as table, partitions, refeed, stale};
+    use super::{counterexamples as table, partitions, refeed, split_folds, stale};
     use crate::base::sabotage::{Sabotage, with};
 
     // Letters under way, sending again, a task's cache and claim, what belongs to a change of the map, and most of the tally: nothing that is run here.
@@ -675,7 +675,10 @@ fn every_sabotage_of_mover_and_ledger_is_found() {
         (Sabotage::RefusedIsDeleted, table::refusal_allows_for_a_late_copy),
         (Sabotage::RefusedStays, table::mended_document_follows_its_refused_record),
         (Sabotage::MisplacedIsResumed, table::decision_about_another_document_is_corrected),
-        (Sabotage::ResumedIsNotTakenApart, table::a_decision_made_without_a_bad_record_is_resumed_without_it),
+        (
+            Sabotage::ResumedIsNotTakenApart,
+            split_folds::a_decision_made_without_a_bad_record_is_resumed_without_it,
+        ),
         (Sabotage::MissingIsDeleted, table::patch_of_a_missing_document_allows_for_a_late_copy),
         (Sabotage::SecondLookIsBelieved, table::document_that_moves_during_two_reads_is_not_missing),
         (Sabotage::InPlaceOverItsOwnRecord, table::fold_over_the_placements_own_record_is_not_in_place),

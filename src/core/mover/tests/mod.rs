@@ -6,6 +6,7 @@
 //! | `store.rs` | the Elasticsearch in memory |
 //! | `answers.rs` | every answer at every round: what follows, and what must not |
 //! | `counterexamples.rs` | every weakening that the protocol names, as the history that it would break |
+//! | `split_folds.rs` | patches that leave a document without a location |
 //! | `partitions.rs` | one key in two partitions |
 //! | `refeed.rs` | documents from the source of truth |
 //! | `tally.rs` | recorded facets, and the edges of a finished entry |
@@ -20,6 +21,7 @@ mod histories;
 mod partitions;
 mod refeed;
 mod slices;
+mod split_folds;
 mod stale;
 mod store;
 mod sweeps;
