@@ -597,10 +597,8 @@ impl World {
         if worker != state.owner || state.broken != 0 || self.refuses() {
             return;
         }
-        let gives_up_what_is_bad =
-            gave_up_before > 0 && self.setting.script[usize::from(gave_up_before) - 1] == Record::Hide;
-        let existed = gave_up_before > 0
-            && !gives_up_what_is_bad
+        let gave_up = gave_up_before.checked_sub(1).map(|last| self.setting.script[usize::from(last)]);
+        let existed = gave_up.is_some_and(|last| last != Record::Hide)
             && !self.naive[usize::from(gave_up_before)].contains(&None);
         if existed && !self.may_be_gone_already(state, gave_up_before) {
             state.broken = 9;

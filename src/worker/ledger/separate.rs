@@ -106,7 +106,7 @@ impl Ledger {
             return self.make_due(id);
         }
         if let Some(refusal) = &mut apart.carry.refusal
-            && apart.carry.decided.take().is_some_and(|decided| decided.to >= apart.dirty.last())
+            && apart.carry.decided.take().is_some_and(|decided| decided.base.is_some())
         {
             // A decision about its last record stands: the mover ends the entry.
             refusal.detail.push_str(&untried(&apart.dirty.fold, why));
