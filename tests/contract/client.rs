@@ -14,6 +14,7 @@ use geofold::io::elastic::{
 use geofold::io::indices::{self, IndexDifference, Layout, Problem, Template};
 use geofold::ops::check::{CheckLevel, CheckTarget, check};
 use geofold::support::config::{Config, PlacementsConfig};
+use geofold::testkit::embedded::broker::EmbeddedBroker;
 use serde_json::{Value, json};
 
 use crate::server::{LIMIT, Server};
@@ -321,12 +322,13 @@ async fn check_finds_nothing_wrong_where_nothing_is(server: &Server) {
     let elastic = server.elastic();
     let mut config = Config::default();
     config.elasticsearch.prefix.clone_from(&server.prefix);
-    // No listener there: this is about Elasticsearch.
-    config.kafka.brokers = vec!["127.0.0.1:1".to_owned()];
+    // Without the topic: this is about Elasticsearch.
+    let broker = EmbeddedBroker::start().unwrap();
+    config.kafka.brokers = vec![broker.address().to_owned()];
     let map = r#"{"version":1,"name":"two","cells":"s2","ranges":[
         {"from":"0000000000000000","shard":"eu"},{"from":"6000000000000001","shard":"us"}]}"#;
     let mut target = CheckTarget::new(&config, &GeoshardMap::from_json(map).unwrap()).unwrap();
-    target.timeout = Duration::from_secs(2);
+    target.timeout = LIMIT;
     indices::create_missing(&elastic, &server.prefix, &target.indices, LIMIT, &|_| ()).await.unwrap();
     let report = check(&target, &elastic).await;
     let about = |name: &str| {
