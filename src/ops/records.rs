@@ -7,13 +7,15 @@ use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::{Message, Offset, TopicPartitionList};
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-use crate::io::kafka::{TopicFactsError, add_leader_epochs, client_config, leader_epoch, topic_facts};
+use crate::io::kafka::{
+    TopicFactsError, add_leader_epochs, client_config, leader_epoch, set_leader_epoch, topic_facts,
+};
 use crate::support::config::Config;
 use crate::worker::record::Record;
 
@@ -52,6 +54,15 @@ pub enum RecordsError {
         /// The topic.
         topic: String,
     },
+    /// Offsets cannot be committed from outside.
+    #[error(
+        "the group {group} has members: workers own the committed offsets. Stop all workers of the group, wait until they have ended \
+         (kafka.session_timeout after a kill), and repeat the command"
+    )]
+    GroupHasMembers {
+        /// The group.
+        group: String,
+    },
     /// Nothing came for too long.
     #[error("partition {partition} of {topic}: offset {offset} was not read within {MAX_SILENCE:?}")]
     Silent {
@@ -65,6 +76,21 @@ pub enum RecordsError {
     /// A signal.
     #[error("interrupted; nothing was changed")]
     Interrupted,
+}
+
+/// How brokers refuse an offset from outside a group that has members.
+fn has_members(error: &KafkaError) -> bool {
+    use RDKafkaErrorCode as Code;
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            Code::UnknownMemberId
+                | Code::IllegalGeneration
+                | Code::RebalanceInProgress
+                | Code::StaleMemberEpoch
+                | Code::FencedMemberEpoch
+        )
+    )
 }
 
 fn while_doing(doing: &'static str) -> impl Fn(KafkaError) -> RecordsError {
@@ -104,6 +130,7 @@ pub struct LastOfKey {
 pub struct RecordsReader {
     consumer: BaseConsumer,
     topic: String,
+    group: String,
     stop: CancellationToken,
 }
 
@@ -117,7 +144,7 @@ impl RecordsReader {
             .set("auto.offset.reset", "earliest")
             .create()
             .map_err(while_doing("make a kafka client"))?;
-        Ok(Self { consumer, topic: topic.to_owned(), stop })
+        Ok(Self { consumer, topic: topic.to_owned(), group: config.kafka.group_id.clone(), stop })
     }
 
     /// The client.
@@ -182,6 +209,26 @@ impl RecordsReader {
                 _ => None,
             };
         Ok(answer.elements().into_iter().filter_map(offset).collect())
+    }
+
+    /// Commits offsets of a group without members: partition, offset of the next record, and the epoch of the leader that wrote the one
+    /// before, if it is known. The broker refuses them while the group has members.
+    pub fn commit(&self, offsets: &[(i32, i64, Option<i32>)]) -> Result<(), RecordsError> {
+        let mut list = TopicPartitionList::new();
+        for &(partition, offset, epoch) in offsets {
+            list.add_partition_offset(&self.topic, partition, Offset::Offset(offset))
+                .map_err(while_doing("name the offsets"))?;
+            if let Some(epoch) = epoch {
+                set_leader_epoch(&mut list, &self.topic, partition, epoch);
+            }
+        }
+        match self.consumer.commit(&list, CommitMode::Sync) {
+            Ok(()) => Ok(()),
+            Err(error) if has_members(&error) => {
+                Err(RecordsError::GroupHasMembers { group: self.group.clone() })
+            }
+            Err(error) => Err(while_doing("commit the offsets")(error)),
+        }
     }
 
     /// Passes the records of a partition in this range to `each`, in order, until that breaks. Returns the offset up to which was

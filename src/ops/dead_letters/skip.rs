@@ -9,15 +9,11 @@
 
 use std::time::Duration;
 
-use rdkafka::Offset;
-use rdkafka::TopicPartitionList;
-use rdkafka::consumer::{CommitMode, Consumer};
-use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 
 use super::LettersError;
-use crate::io::kafka::{client_config, set_leader_epoch};
+use crate::io::kafka::client_config;
 use crate::ops::records::{Dated, RecordsReader};
 use crate::support::config::Config;
 use crate::worker::dead_letter::{DeadLetter, DeadLetterProducer, DeadLetterSink, Origin};
@@ -95,8 +91,7 @@ impl Skip<'_> {
                 self.letters_topic
             )));
         }
-        let (topic, group) = (self.config.kafka.topic.clone(), self.config.kafka.group_id.clone());
-        blocking(move || commit(&reader, &topic, &group, (partition, offset + 1), epoch)).await?;
+        blocking(move || Ok(reader.commit(&[(partition, offset + 1, epoch)])?)).await?;
         Ok(Skipped { partition, offset, id, committed: offset + 1 })
     }
 }
@@ -108,7 +103,7 @@ fn prepare(
     offset: i64,
     stop: CancellationToken,
 ) -> Result<(RecordsReader, Dated, Option<i32>), LettersError> {
-    let (topic, group) = (&config.kafka.topic, &config.kafka.group_id);
+    let topic = &config.kafka.topic;
     let reader = RecordsReader::new(config, topic, stop)?;
     let refused = |text: String| Err(LettersError::Refused(text));
     let partitions = reader.partitions()?;
@@ -132,46 +127,8 @@ fn prepare(
         ));
     }
     // Refused like the real one if the group has a member.
-    commit(&reader, topic, group, (partition, next), None)?;
+    reader.commit(&[(partition, next, None)])?;
     Ok((reader, found, epoch))
-}
-
-fn commit(
-    reader: &RecordsReader,
-    topic: &str,
-    group: &str,
-    (partition, offset): (i32, i64),
-    epoch: Option<i32>,
-) -> Result<(), LettersError> {
-    let doing = |error| LettersError::Kafka { doing: "commit the offset", error };
-    let mut offsets = TopicPartitionList::new();
-    offsets.add_partition_offset(topic, partition, Offset::Offset(offset)).map_err(doing)?;
-    if let Some(epoch) = epoch {
-        set_leader_epoch(&mut offsets, topic, partition, epoch);
-    }
-    match reader.consumer().commit(&offsets, CommitMode::Sync) {
-        Ok(()) => Ok(()),
-        Err(error) if has_members(&error) => Err(LettersError::Refused(format!(
-            "the group {group} has members: a worker owns the committed offset. Stop all workers of the group, wait until they have \
-             ended (kafka.session_timeout after a kill), and repeat the command"
-        ))),
-        Err(error) => Err(doing(error)),
-    }
-}
-
-/// How brokers refuse an offset from outside a group that has members.
-fn has_members(error: &KafkaError) -> bool {
-    use RDKafkaErrorCode as Code;
-    matches!(
-        error.rdkafka_error_code(),
-        Some(
-            Code::UnknownMemberId
-                | Code::IllegalGeneration
-                | Code::RebalanceInProgress
-                | Code::StaleMemberEpoch
-                | Code::FencedMemberEpoch
-        )
-    )
 }
 
 async fn blocking<T: Send + 'static>(
