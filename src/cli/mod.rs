@@ -19,6 +19,7 @@ mod logging;
 mod output;
 mod progress;
 mod reload;
+mod repartition;
 mod route;
 mod run;
 mod search;
@@ -70,6 +71,7 @@ enum Command {
     DeadLetters(dead_letters::DeadLettersArgs),
     Audit(audit::AuditArgs),
     Campaign(campaign::CampaignArgs),
+    Repartition(repartition::RepartitionArgs),
     Config(config::ConfigCommandArgs),
     Demo(demo::DemoArgs),
     Health(health::HealthArgs),
@@ -180,6 +182,7 @@ pub fn main() -> ExitCode {
         Command::DeadLetters(args) => block_on(dead_letters::dead_letters(args)),
         Command::Audit(args) => block_on(audit::audit(args)),
         Command::Campaign(args) => block_on(campaign::campaign(args)),
+        Command::Repartition(args) => block_on(repartition::repartition(args)),
         Command::Config(args) => config::config(args),
         Command::Demo(args) => block_on(demo::demo(args)),
         Command::Health(args) => block_on(health::health(args)),

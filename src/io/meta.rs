@@ -2,8 +2,8 @@
 //!
 //! Positions compare only while a partition's offsets keep their meaning. They lose it when the topic is created anew,
 //! when partitions are added (keys change partition), or when the group is rewound. And two maps at one position would
-//! place a document twice. Each is found out here, by comparing what is remembered with what is met, and refused until the operator raises the epoch
-//! (protocol, "Terms").
+//! place a document twice. Each is found by comparing what is remembered with what is met, and refused until the operator raises the
+//! epoch (protocol, "What is remembered").
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -27,6 +27,19 @@ pub struct TopicFacts {
     /// Fingerprint of the map that documents are placed by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub map: Option<String>,
+    /// Partitions that were added, if `geofold repartition` was run for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub added: Option<AddedPartitions>,
+}
+
+/// Partitions were added to the topic. Until the next epoch geofold writes no records of its own: they would follow placements into
+/// partitions that their keys have left (protocol, "More partitions").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AddedPartitions {
+    /// The new number of partitions.
+    pub partitions: i32,
+    /// Everything that was written before all producers knew of them is committed: the next epoch may begin.
+    pub is_drained: bool,
 }
 
 /// A committed offset, remembered after the commit was acknowledged.
@@ -63,9 +76,9 @@ pub enum EpochNeeded {
         /// The epoch in use.
         epoch: Epoch,
     },
-    /// Partitions were added: keys have moved to other partitions.
+    /// The number of partitions changed, so that keys may have moved between partitions that are read.
     #[error(
-        "the topic has {found} partitions and had {remembered}, so keys changed partition: stop all workers, and raise positions.epoch above {epoch}"
+        "the topic has {found} partitions and had {remembered}, so keys changed partition: stop the producers and all workers, run geofold repartition --producers-stopped, and raise positions.epoch above {epoch}"
     )]
     OtherPartitions {
         /// Remembered number.
@@ -73,6 +86,30 @@ pub enum EpochNeeded {
         /// The number now.
         found: i32,
         /// The epoch in use.
+        epoch: Epoch,
+    },
+    /// A partition that was added is not read yet.
+    #[error(
+        "partition {partition} is new (the topic had {remembered}): run geofold repartition, and raise positions.epoch above {epoch} when it says so"
+    )]
+    NewPartition {
+        /// Its number.
+        partition: i32,
+        /// Remembered number of partitions.
+        remembered: i32,
+        /// The epoch in use.
+        epoch: Epoch,
+    },
+    /// The epoch was raised before the old partitions were drained.
+    #[error(
+        "the topic has {found} partitions and had {remembered} in epoch {epoch}: run geofold repartition with positions.epoch {epoch} before you raise it, or keys that changed partition are read out of order"
+    )]
+    NotDrained {
+        /// Remembered number.
+        remembered: i32,
+        /// The number now.
+        found: i32,
+        /// The epoch in use before.
         epoch: Epoch,
     },
     /// Documents were placed by another map.
@@ -120,14 +157,20 @@ impl TopicFacts {
             return Err(EpochNeeded::WentBack { configured: epoch, remembered: remembered.epoch });
         }
         if epoch > remembered.epoch {
-            return Ok(());
+            let drained_for = remembered.added.filter(|added| added.is_drained).map(|added| added.partitions);
+            let is_drained = !remembered.has_grown_to(now) || drained_for == Some(now.partitions);
+            return is_drained.then_some(()).ok_or(EpochNeeded::NotDrained {
+                remembered: remembered.partitions,
+                found: now.partitions,
+                epoch: remembered.epoch,
+            });
         }
         if let (Some(old), Some(new)) = (&remembered.topic_id, &now.topic_id)
             && old != new
         {
             return Err(EpochNeeded::AnotherTopic { remembered: old.clone(), found: new.clone(), epoch });
         }
-        if remembered.partitions != now.partitions {
+        if remembered.partitions != now.partitions && !remembered.may_grow_to(now) {
             return Err(EpochNeeded::OtherPartitions {
                 remembered: remembered.partitions,
                 found: now.partitions,
@@ -140,6 +183,35 @@ impl TopicFacts {
             return Err(EpochNeeded::OtherMap { remembered: old.clone(), found: new.clone(), epoch });
         }
         Ok(())
+    }
+
+    /// These facts, which [`TopicFacts::allows`], with what stays until the next epoch: partitions that were added are not read.
+    pub fn going_on_from(self, remembered: &Self) -> Self {
+        if self.epoch != remembered.epoch {
+            return self;
+        }
+        Self { partitions: remembered.partitions, added: remembered.added, ..self }
+    }
+
+    fn has_grown_to(&self, now: &Self) -> bool {
+        self.topic_id.is_some() && self.topic_id == now.topic_id && now.partitions > self.partitions
+    }
+
+    /// What to do about partitions that were added and are not read, if there are any.
+    pub fn growth_to(&self, now: &Self) -> Option<String> {
+        let (is_added, epoch) = (self.epoch == now.epoch && self.may_grow_to(now), self.epoch);
+        is_added.then(|| {
+            format!(
+                "the topic has {} partitions, of which {} are read in epoch {epoch}: run geofold repartition, and raise the epoch when it says so",
+                now.partitions, self.partitions
+            )
+        })
+    }
+
+    /// Whether the topic has grown by a multiple: then each key stays in its partition or is in a new one, whatever the partitioner's
+    /// hash.
+    fn may_grow_to(&self, now: &Self) -> bool {
+        self.has_grown_to(now) && now.partitions.checked_rem(self.partitions) == Some(0)
     }
 }
 
@@ -266,6 +338,7 @@ mod tests {
             topic_id: topic_id.map(str::to_owned),
             partitions,
             map: Some("1-abc".to_owned()),
+            added: None,
         }
     }
 
@@ -284,6 +357,32 @@ mod tests {
             assert!(refused.to_string().contains(word), "{refused}");
         }
         assert_eq!(TopicFacts::allows(&remembered, &facts(3, Some("xyz"), 9)), Ok(()));
+    }
+
+    #[test]
+    fn added_partitions_wait_for_the_next_epoch_and_that_for_the_old_ones() {
+        let remembered = facts(2, Some("abc"), 8);
+        let grown = facts(2, Some("abc"), 24);
+        assert_eq!(TopicFacts::allows(&remembered, &grown), Ok(()), "a multiple: the old ones are read on");
+        assert_eq!(grown.clone().going_on_from(&remembered), remembered);
+        for other in [facts(2, Some("abc"), 12), facts(2, None, 24)] {
+            let refused = TopicFacts::allows(&remembered, &other).unwrap_err();
+            assert!(refused.to_string().contains("partitions and had 8"), "{refused}");
+        }
+
+        let raised = facts(3, Some("abc"), 24);
+        let with = |partitions, is_drained| TopicFacts {
+            added: Some(AddedPartitions { partitions, is_drained }),
+            ..remembered.clone()
+        };
+        for early in [remembered.clone(), with(24, false), with(16, true)] {
+            let refused = TopicFacts::allows(&early, &raised).unwrap_err();
+            assert!(refused.to_string().contains("before you raise it"), "{refused}");
+        }
+        let drained = with(24, true);
+        assert_eq!(TopicFacts::allows(&drained, &raised), Ok(()));
+        assert_eq!(grown.going_on_from(&drained), drained, "a worker that restarts keeps it");
+        assert_eq!(raised.clone().going_on_from(&drained), raised);
     }
 
     #[test]

@@ -14,4 +14,5 @@ pub mod group;
 pub mod migrate;
 pub mod points;
 pub mod records;
+pub mod repartition;
 pub mod tally;

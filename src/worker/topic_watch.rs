@@ -1,11 +1,11 @@
 //! Detects a re-created or repartitioned topic while the worker runs.
 //!
 //! The preflight compares the topic with the remembered one. But partitions may be added, or the topic deleted and
-//! created again, under a running worker, and librdkafka continues: keys are then in other partitions, or the first
-//! records of each partition are skipped. So the topic is described every [`INTERVAL`] and at each assignment. A
+//! created again, under a running worker, and librdkafka continues: keys may then be in other partitions that are read, or the
+//! first records of each partition are skipped. So the topic is described every [`INTERVAL`] and at each assignment. A
 //! difference stops every partition of the worker (protocol, "What is remembered").
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -65,7 +65,8 @@ impl Describe for Brokers {
 ///
 /// No answer is not a difference: unreachable brokers deliver no records either. Nor is "no such topic", which a broker
 /// may answer before it learns of the topic; a re-created topic has another id. Nor are fewer partitions under the same
-/// id: Kafka never removes any, so that broker lags.
+/// id: Kafka never removes any, so that broker lags. Nor are partitions that are added by a multiple: those that are read keep
+/// their keys or lose them to new ones, which wait for the next epoch.
 pub fn difference(
     started_with: &TopicFacts,
     answer: &Result<TopicFactsFound, TopicFactsError>,
@@ -80,6 +81,7 @@ pub fn difference(
         topic_id: found.topic_id.clone(),
         partitions: found.partitions,
         map: None,
+        added: None,
     };
     TopicFacts::allows(started_with, &now).err()
 }
@@ -90,6 +92,7 @@ pub struct TopicWatch {
     asked: Arc<Notify>,
     clock: Arc<dyn Clock>,
     seen: watch::Sender<Seen>,
+    has_grown: OnceLock<()>,
 }
 
 /// A partition task's view of the topic. Cheap to clone.
@@ -106,7 +109,7 @@ impl TopicWatch {
         let (sender, seen) = watch::channel(Seen::default());
         let asked = Arc::new(Notify::new());
         let reader = TopicView { seen: Some(seen), asked: asked.clone() };
-        (Self { started_with, asked, clock, seen: sender }, reader)
+        (Self { started_with, asked, clock, seen: sender, has_grown: OnceLock::new() }, reader)
     }
 
     /// Checks until there is a difference.
@@ -129,7 +132,7 @@ impl TopicWatch {
         let began = self.clock.now();
         let answer = brokers.describe().await;
         match &answer {
-            Ok(_) => {}
+            Ok(found) => self.note_growth(found.partitions),
             Err(TopicFactsError::Missing) => {
                 tracing::warn!(
                     "the brokers know no such topic; if it was deleted, stop all workers, and raise positions.epoch before \
@@ -145,6 +148,18 @@ impl TopicWatch {
         let is_different = difference.is_some();
         self.seen.send_replace(Seen { looked_at: Some(began), difference });
         is_different
+    }
+
+    /// Logs once that partitions were added.
+    fn note_growth(&self, partitions: i32) {
+        if self.started_with.partitions < partitions && self.has_grown.set(()).is_ok() {
+            let read = self.started_with.partitions;
+            tracing::warn!(
+                partitions,
+                read,
+                "partitions were added to the topic; geofold repartition says when they may be read"
+            );
+        }
     }
 }
 
@@ -203,6 +218,7 @@ mod tests {
             topic_id: topic_id.map(str::to_owned),
             partitions: 4,
             map: Some("1-abc".to_owned()),
+            added: None,
         }
     }
 
@@ -213,6 +229,7 @@ mod tests {
             found(Some("a"), 4),
             found(None, 4),
             found(Some("a"), 3),
+            found(Some("a"), 8),
             Err(TopicFactsError::Missing),
             Err(TopicFactsError::Unreachable("no broker".to_owned())),
             Err(TopicFactsError::Denied("not any more".to_owned())),
@@ -221,6 +238,7 @@ mod tests {
         }
         for (other, words) in [
             (found(Some("a"), 6), "has 6 partitions and had 4"),
+            (found(None, 8), "has 8 partitions and had 4"),
             (found(Some("b"), 4), "created anew"),
             (found(Some("b"), 3), "created anew"),
         ] {

@@ -1,6 +1,7 @@
 //! Which partition geofold's own records of a document have to go to: the one that its other records are in.
 //!
-//! Its placement names that partition. A document without one, or of an earlier epoch, is written by `kafka.partitioner`.
+//! Its placement names that partition. A document without one, or of an earlier epoch, is written by `kafka.partitioner`. While
+//! added partitions wait for the next epoch nothing is written: keys may have left the partitions that placements name.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +13,8 @@ use crate::base::ids::DocId;
 use crate::base::position::{Epoch, Position};
 use crate::io::elastic::slices::{SliceSize, mget_in_slices};
 use crate::io::elastic::{Elastic, Get, GetAnswer, Index};
+use crate::io::meta::TopicFacts;
+use crate::io::stored::StoredRecord;
 use crate::support::config::{Config, Partitioner};
 
 /// Maximum placements per read.
@@ -56,15 +59,25 @@ struct Placed {
     partition: Option<i32>,
 }
 
-/// The placements could not be read.
+/// The partitions of documents are not known.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("the partitions of documents cannot be read from the placements: {0}; look at [elasticsearch]")]
-pub struct UnreadablePlacements(String);
+pub enum UnknownDestinations {
+    /// The placements could not be read.
+    #[error("the partitions of documents cannot be read from the placements: {0}; look at [elasticsearch]")]
+    Unreadable(String),
+    /// `geofold repartition` was run, and the epoch is not raised yet.
+    #[error(
+        "partitions were added to the topic: finish geofold repartition and raise positions.epoch above {0} before geofold writes \
+         records of its own"
+    )]
+    AddedPartitions(Epoch),
+}
 
 /// Reads where documents' records go. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Destinations {
     elastic: Arc<dyn Elastic>,
+    facts: DocId,
     epoch: Epoch,
     partitioner: Partitioner,
     timeout: Duration,
@@ -74,23 +87,38 @@ impl Destinations {
     /// By the placements in `elastic`.
     pub(crate) fn new(config: &Config, elastic: Arc<dyn Elastic>) -> Self {
         let (epoch, partitioner) = (config.positions.epoch, config.kafka.partitioner);
-        Self { elastic, epoch, partitioner, timeout: config.elasticsearch.request_timeout }
+        let facts = TopicFacts::key(&config.kafka.topic);
+        Self { elastic, facts, epoch, partitioner, timeout: config.elasticsearch.request_timeout }
     }
 
     /// One for each id, in order.
-    pub(crate) async fn of(&self, ids: &[DocId]) -> Result<Vec<Destination>, UnreadablePlacements> {
+    pub(crate) async fn of(&self, ids: &[DocId]) -> Result<Vec<Destination>, UnknownDestinations> {
+        self.no_partitions_wait().await?;
         let gets: Vec<Get> = ids.iter().map(|id| Get { index: Index::Placements, id: id.clone() }).collect();
         let mut placed = Vec::with_capacity(ids.len());
         let mut size = SliceSize::new(PAGE, USUAL_BYTES);
         let read = mget_in_slices(&*self.elastic, &gets, self.timeout, &mut size, |_, answer| {
             placed.push(match answer {
                 GetAnswer::Missing => Ok(None),
-                GetAnswer::Failed(error) => Err(UnreadablePlacements(error.to_string())),
+                GetAnswer::Failed(error) => Err(UnknownDestinations::Unreadable(error.to_string())),
                 GetAnswer::Found(found) => Ok(serde_json::from_slice(&found.source).ok()),
             });
         });
-        read.await.map_err(|error| UnreadablePlacements(error.to_string()))?;
+        read.await.map_err(|error| UnknownDestinations::Unreadable(error.to_string()))?;
         placed.into_iter().map(|placed| Ok(Destination::of(placed?, self.epoch, self.partitioner))).collect()
+    }
+
+    /// ⚠ Fails while added partitions wait for the next epoch.
+    pub(crate) async fn no_partitions_wait(&self) -> Result<(), UnknownDestinations> {
+        let stored = StoredRecord::new(&*self.elastic, &self.facts, self.timeout).read().await;
+        let stored = stored.map_err(|error| UnknownDestinations::Unreadable(error.to_string()))?;
+        let facts: Option<TopicFacts> = stored.and_then(|(source, _)| serde_json::from_slice(&source).ok());
+        match facts {
+            Some(facts) if facts.epoch == self.epoch && facts.added.is_some() => {
+                Err(UnknownDestinations::AddedPartitions(self.epoch))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -101,6 +129,7 @@ mod tests {
     use crate::core::placement::Placement;
     use crate::io::elastic::scripted::Scripted;
     use crate::io::elastic::{BulkOp, FoundDocument, SeqNo, WriteCondition};
+    use crate::io::meta::AddedPartitions;
     use crate::testkit::testing::{MemoryElastic, six_faces};
 
     #[tokio::test]
@@ -132,6 +161,26 @@ mod tests {
         assert_eq!(of, [Unknown, Partition(7), Unknown, Unknown]);
         elastic.set_faults(|faults| faults.down = true);
         assert!(Destinations::new(&config, elastic).of(&ids).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn nothing_is_written_while_added_partitions_wait_for_the_next_epoch() {
+        let elastic = MemoryElastic::for_map(&six_faces());
+        let mut config = Config::default();
+        let facts = TopicFacts {
+            epoch: config.positions.epoch,
+            topic_id: None,
+            partitions: 2,
+            map: None,
+            added: Some(AddedPartitions { partitions: 4, is_drained: true }),
+        };
+        elastic.bulk(&[facts.remember(&config.kafka.topic)], Duration::from_secs(10)).await.unwrap();
+        let ids = [DocId::from_key(Some(b"a")).unwrap()];
+        let refused = Destinations::new(&config, elastic.clone()).of(&ids).await.unwrap_err();
+        assert_eq!(refused, UnknownDestinations::AddedPartitions(facts.epoch));
+        config.positions.epoch = Epoch::new(2).unwrap();
+        let of = Destinations::new(&config, elastic).of(&ids).await.unwrap();
+        assert_eq!(of, [Destination::ByKey]);
     }
 
     #[tokio::test]

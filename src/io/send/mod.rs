@@ -34,7 +34,7 @@ pub use producer::DeliveryFailure;
 use crate::base::figures::{bytes, count, grouped};
 use crate::core::decode::{Decoder, RawRecord, Undecoded};
 use crate::core::schemas::Schemas;
-pub use destination::UnreadablePlacements;
+pub use destination::UnknownDestinations;
 pub(crate) use destination::{Destination, Destinations};
 use pace::SendPace;
 pub(crate) use producer::{TopicProducer, check_topic, settings};

@@ -16,7 +16,7 @@ use crate::io::elastic::Elastic;
 use crate::io::kafka::{TopicFactsError, client_config, topic_facts};
 use crate::io::maps::OffsetFloor;
 use crate::io::send::{
-    Destination, Destinations, Op, SendError, SendRecord, TopicProducer, UnreadablePlacements,
+    Destination, Destinations, Op, SendError, SendRecord, TopicProducer, UnknownDestinations,
 };
 use crate::support::config::Config;
 
@@ -42,7 +42,7 @@ pub enum TopicError {
     Producer(#[from] SendError),
     /// The partitions of documents are not known.
     #[error(transparent)]
-    Placements(#[from] UnreadablePlacements),
+    Placements(#[from] UnknownDestinations),
     /// A document's partition is not known.
     #[error(
         "the partition of {0:?} is not known: kafka.partitioner is \"custom\", and its placement names none; write the document again"

@@ -255,11 +255,12 @@ pub async fn check(target: &CheckTarget, elastic: &dyn Elastic) -> CheckReport {
     let mut findings = kafka.findings;
     findings.extend(search.findings);
     let configured = target.map.fingerprint();
-    let topic = kafka.topic.map(|topic| TopicFacts {
+    let mut topic = kafka.topic.map(|topic| TopicFacts {
         epoch: target.epoch,
         topic_id: topic.topic_id,
         partitions: topic.partitions,
         map: Some(configured.clone()),
+        added: None,
     });
     // The record of the maps, if any, takes precedence over the fingerprint stored with the topic.
     let judged = stored.as_ref().map(|stored| maps::judge(&stored.record, target));
@@ -268,6 +269,11 @@ pub async fn check(target: &CheckTarget, elastic: &dyn Elastic) -> CheckReport {
             remembered.map = None;
         }
         findings.push(compare(&target.topic, now, remembered.as_ref()));
+        let now = now.clone();
+        topic = Some(match &remembered {
+            Some(remembered) => now.going_on_from(remembered),
+            None => now,
+        });
     }
     findings.extend(judged);
     // A meta index that is not there is found out above.
@@ -332,6 +338,9 @@ fn compare(topic: &str, now: &TopicFacts, remembered: Option<&TopicFacts>) -> Ch
     let Some(remembered) = remembered else {
         return CheckFinding::ok(about, format_args!("nothing is remembered of {topic} yet: a first start"));
     };
+    if let Some(growth) = remembered.growth_to(now) {
+        return CheckFinding::warning(about, growth);
+    }
     match TopicFacts::allows(remembered, now) {
         Err(needed) => CheckFinding::error(about, needed),
         Ok(()) if epoch > remembered.epoch => CheckFinding::ok(
@@ -362,6 +371,7 @@ mod tests {
             topic_id: Some(topic_id.to_owned()),
             partitions: 3,
             map: None,
+            added: None,
         }
     }
 

@@ -503,6 +503,7 @@ mod tests {
             topic_id: Some("abc".into()),
             partitions: 3,
             map: None,
+            added: None,
         };
         assert_eq!(look(&target(), &server).await.remembered, Some(Some(facts)));
 

@@ -21,7 +21,7 @@ use crate::base::ids::DocId;
 use crate::base::position::{Epoch, Position};
 use crate::core::placement::Placement;
 use crate::io::elastic::{Elastic, Get, GetAnswer, Index};
-use crate::io::send::settings;
+use crate::io::send::{Destinations, settings};
 use crate::ops::records::{Bound, RecordsReader};
 use crate::support::config::Config;
 
@@ -128,6 +128,9 @@ impl Replay<'_> {
         };
         let decisions = plan(&letters, &writes, &scan.reads, rules);
         if !self.dry_run {
+            let destinations = Destinations::new(self.config, self.elastic.clone());
+            let waits = destinations.no_partitions_wait().await;
+            waits.map_err(|error| LettersError::Refused(error.to_string()))?;
             self.send(&letters, &decisions).await?;
         }
         let replayed = letters.iter().zip(decisions);

@@ -216,6 +216,7 @@ impl Question {
                 topic_id: found.topic_id,
                 partitions: found.partitions,
                 map: None,
+                added: None,
             };
             let group = members::describe(reader.consumer(), &config.kafka.group_id, topic, GROUP_TIMEOUT);
             let sample = sample(&reader, facts.partitions)?;

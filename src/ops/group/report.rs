@@ -188,7 +188,10 @@ impl GroupReport {
         findings.extend(known.facts.as_ref().and_then(|remembered| {
             // The map's fingerprint is judged by the record of the maps.
             let remembered = TopicFacts { map: None, ..remembered.clone() };
-            TopicFacts::allows(&remembered, facts).err().map(|needed| needed.to_string())
+            match TopicFacts::allows(&remembered, facts) {
+                Err(needed) => Some(needed.to_string()),
+                Ok(()) => remembered.growth_to(facts),
+            }
         }));
         findings.extend(meta.err().map(|error| format!("the meta index cannot be read: {error}")));
         match &health {
@@ -493,7 +496,7 @@ mod tests {
 
     fn facts(partitions: i32) -> TopicFacts {
         let epoch = Config::default().positions.epoch;
-        TopicFacts { epoch, topic_id: Some("a".to_owned()), partitions, map: None }
+        TopicFacts { epoch, topic_id: Some("a".to_owned()), partitions, map: None, added: None }
     }
 
     fn offsets(begin: i64, committed: i64, end: i64) -> Offsets {

@@ -70,8 +70,9 @@ impl PartitionTask {
         let context = self.partition.context.clone();
         let number = self.partition.number;
         if number >= context.partitions {
-            let (remembered, found, epoch) = (context.partitions, number + 1, context.epoch);
-            self.stop(Some(offset), &EpochNeeded::OtherPartitions { remembered, found, epoch }.to_string());
+            let (remembered, epoch) = (context.partitions, context.epoch);
+            let new = EpochNeeded::NewPartition { partition: number, remembered, epoch };
+            self.stop(Some(offset), &new.to_string());
             return false;
         }
         loop {

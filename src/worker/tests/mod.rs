@@ -144,6 +144,7 @@ impl World {
                 topic_id: None,
                 partitions: self.partitions,
                 map: None,
+                added: None,
             },
             clock,
             metrics: metrics.clone(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use geofold::geoshard::GeoshardMap;
@@ -112,7 +112,7 @@ pub struct DeadLetter {
 pub struct World {
     pub stack: Stack,
     pub name: String,
-    partitions: i32,
+    partitions: AtomicI32,
     dir: TempDir,
     pub config: PathBuf,
     started: AtomicU32,
@@ -183,8 +183,8 @@ impl World {
         let toml: String =
             tables.iter().map(|(table, lines)| format!("[{table}]\n{}\n\n", lines.join("\n"))).collect();
         std::fs::write(&config, toml).unwrap();
-        let world =
-            Self { stack, name, partitions: options.partitions, dir, config, started: AtomicU32::new(0) };
+        let (partitions, started) = (AtomicI32::new(options.partitions), AtomicU32::new(0));
+        let world = Self { stack, name, partitions, dir, config, started };
         world.create_topic(&world.name, options.partitions);
         world.create_topic(&format!("{}-dead", world.name), 1);
         world
@@ -338,12 +338,18 @@ impl World {
     }
 
     /// Adds partitions to the topic until there are so many.
-    pub fn add_partitions(&self, partitions: usize) {
+    pub fn add_partitions(&self, partitions: i32) {
         let admin: AdminClient<DefaultClientContext> = self.client().create().unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let more = NewPartitions::new(&self.name, partitions);
+        let more = NewPartitions::new(&self.name, partitions.unsigned_abs() as usize);
         let results = runtime.block_on(admin.create_partitions([&more], &AdminOptions::new())).unwrap();
         results.into_iter().for_each(|result| drop(result.unwrap()));
+        self.partitions.store(partitions, Ordering::Relaxed);
+    }
+
+    /// How many the topic has.
+    fn partitions(&self) -> i32 {
+        self.partitions.load(Ordering::Relaxed)
     }
 
     /// Deletes the topic and makes it again, empty.
@@ -357,7 +363,7 @@ impl World {
             metadata.topics().iter().all(|topic| topic.name() != self.name).then_some(())
         });
         assert!(is_gone.is_some(), "the broker still knows {}", self.name);
-        self.create_topic(&self.name, self.partitions);
+        self.create_topic(&self.name, self.partitions());
     }
 
     /// Deletes the records below these offsets, as retention would.
@@ -391,7 +397,7 @@ impl World {
     pub fn committed(&self) -> BTreeMap<i32, i64> {
         let group: BaseConsumer = self.client().set("group.id", &self.name).create().unwrap();
         let mut list = TopicPartitionList::new();
-        list.add_partition_range(&self.name, 0, self.partitions - 1);
+        list.add_partition_range(&self.name, 0, self.partitions() - 1);
         let list = group.committed_offsets(list, Duration::from_secs(60)).unwrap();
         let offset = |element: rdkafka::topic_partition_list::TopicPartitionListElem<'_>| {
             let Offset::Offset(offset) = element.offset() else { return None };
@@ -414,11 +420,11 @@ impl World {
     pub fn try_offsets(&self, timeout: Duration) -> KafkaResult<Vec<(i64, i64)>> {
         let consumer: BaseConsumer = self.client().set("group.id", &self.name).create()?;
         let mut list = TopicPartitionList::new();
-        for partition in 0..self.partitions {
+        for partition in 0..self.partitions() {
             list.add_partition(&self.name, partition);
         }
         let committed = consumer.committed_offsets(list, timeout)?;
-        let offsets = (0..self.partitions).map(|partition| {
+        let offsets = (0..self.partitions()).map(|partition| {
             let (_, end) = consumer.fetch_watermarks(&self.name, partition, timeout)?;
             let element = committed.find_partition(&self.name, partition).unwrap();
             element.error()?;
@@ -467,7 +473,7 @@ impl World {
 
     /// Every record of the topic, partition after partition.
     pub fn records(&self, each: impl FnMut(&BorrowedMessage<'_>)) {
-        self.read(&self.name, self.partitions, each);
+        self.read(&self.name, self.partitions(), each);
     }
 
     /// Reads a topic from its beginning to its end, partition after partition.
@@ -591,7 +597,7 @@ impl Drop for World {
         }
         // A broker with thousands of partitions is slow for the next test.
         const MANY: i32 = 100;
-        if self.partitions > MANY
+        if self.partitions() > MANY
             && let Ok(admin) = self.client().create::<AdminClient<DefaultClientContext>>()
             && let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build()
         {

@@ -345,7 +345,8 @@ impl Rig {
         } else {
             Claims::unchecked(clock.clone(), batching.deadline)
         };
-        let topic = TopicFacts { epoch, topic_id: Some("a".to_owned()), partitions: 4, map: None };
+        let topic =
+            TopicFacts { epoch, topic_id: Some("a".to_owned()), partitions: 4, map: None, added: None };
         let (topic_watch, topic_reader) = TopicWatch::new(topic, clock.clone());
         let partitions = if follows { 4 } else { i32::MAX };
         let topic_reader = if follows { topic_reader } else { TopicView::fixed() };
