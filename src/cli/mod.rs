@@ -20,6 +20,7 @@ mod output;
 mod progress;
 mod reload;
 mod repartition;
+mod restore;
 mod route;
 mod run;
 mod search;
@@ -27,6 +28,7 @@ mod send;
 mod shards;
 mod shell;
 mod signals;
+mod snapshot;
 mod status;
 mod values;
 mod version;
@@ -71,6 +73,8 @@ enum Command {
     DeadLetters(dead_letters::DeadLettersArgs),
     Audit(audit::AuditArgs),
     Campaign(campaign::CampaignArgs),
+    Snapshot(snapshot::SnapshotArgs),
+    Restore(restore::RestoreArgs),
     Repartition(repartition::RepartitionArgs),
     Config(config::ConfigCommandArgs),
     Demo(demo::DemoArgs),
@@ -182,6 +186,8 @@ pub fn main() -> ExitCode {
         Command::DeadLetters(args) => block_on(dead_letters::dead_letters(args)),
         Command::Audit(args) => block_on(audit::audit(args)),
         Command::Campaign(args) => block_on(campaign::campaign(args)),
+        Command::Snapshot(args) => block_on(snapshot::snapshot(args)),
+        Command::Restore(args) => block_on(restore::restore(args)),
         Command::Repartition(args) => block_on(repartition::repartition(args)),
         Command::Config(args) => config::config(args),
         Command::Demo(args) => block_on(demo::demo(args)),

@@ -15,4 +15,5 @@ pub mod migrate;
 pub mod points;
 pub mod records;
 pub mod repartition;
+pub mod snapshot;
 pub mod tally;

@@ -144,13 +144,6 @@ fn refused(length: usize, alphabet: &[Record], setting: &Setting) -> Vec<Setting
     worlds
 }
 
-/// Scripts that go on with the touch that the scan after a restore may write.
-fn restored(length: usize, alphabet: &[Record], setting: &Setting) -> Vec<Setting> {
-    let mut worlds = worlds(length, alphabet, setting);
-    worlds.iter_mut().for_each(|world| world.script.push(Touch));
-    worlds
-}
-
 /// Whether to explore what takes too long for the gate.
 fn is_large() -> bool {
     match std::env::var("GEOFOLD_MODEL").as_deref() {
@@ -495,24 +488,23 @@ fn tombstones_are_forgotten_while_the_owner_is_behind() {
     holds(&what, &worlds(length, &[Index(0), Delete], &three));
 }
 
-/// Indices are copied in any order, at any times.
 #[test]
 fn a_snapshot_is_restored_while_producers_write() {
     let restoring = Setting { restores: true, ..Setting::default() };
-    holds("restored: 2 records, 1 worker before", &restored(2, &ALL, &restoring));
+    holds("restored: 2 records, 1 worker before", &worlds(2, &ALL, &restoring));
     let few = [Index(0), Index(1), Patch];
-    holds("restored: 3 records of 3 kinds, 1 worker before", &restored(3, &few, &restoring));
+    holds("restored: 3 records of 3 kinds, 1 worker before", &worlds(3, &few, &restoring));
     let deleted = [Index(0), Patch, Delete];
-    holds("restored: 3 records of 3 kinds, 1 worker before, deleted", &restored(3, &deleted, &restoring));
+    holds("restored: 3 records of 3 kinds, 1 worker before, deleted", &worlds(3, &deleted, &restoring));
     let lossy = Setting { losses: 1, ..restoring.clone() };
-    holds("restored: 2 records of 3 kinds, 1 lost or late call", &restored(2, &few, &lossy));
+    holds("restored: 2 records of 3 kinds, 1 lost or late call", &worlds(2, &few, &lossy));
     if is_large() {
         let more = [Index(0), Index(1), Patch, Delete, Move(1), Touch];
-        holds("restored: 3 records of 6 kinds, 1 worker before", &restored(3, &more, &restoring));
-        holds("restored: 4 records of 2 kinds, 1 worker before", &restored(4, &few[..2], &restoring));
-        holds("restored: 3 records of 2 kinds, 1 lost or late call", &restored(3, &few[..2], &lossy));
+        holds("restored: 3 records of 6 kinds, 1 worker before", &worlds(3, &more, &restoring));
+        holds("restored: 4 records of 2 kinds, 1 worker before", &worlds(4, &few[..2], &restoring));
+        holds("restored: 3 records of 2 kinds, 1 lost or late call", &worlds(3, &few[..2], &lossy));
         let two = Setting { workers: 3, ..restoring };
-        holds("restored: 2 records of 3 kinds, 2 workers before", &restored(2, &few, &two));
+        holds("restored: 2 records of 3 kinds, 2 workers before", &worlds(2, &few, &two));
     }
 }
 

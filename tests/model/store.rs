@@ -311,31 +311,6 @@ impl Store {
         (self.placement, self.stamp) = (from.placement, from.stamp);
     }
 
-    /// The scan after a restore: the placement names every copy, and is made where it is missing. Whether that changed
-    /// anything.
-    pub fn name_copies(&mut self, names: &mut Names) -> bool {
-        let DocumentState { placement, copies } = self.view(names);
-        let newest = copies.iter().max_by_key(|(_, version)| **version);
-        let named = match (&placement, newest) {
-            (Some(placement), _) => {
-                let may_hold = placement.leftovers.iter().chain(copies.keys()).cloned();
-                let Placement { leftovers, .. } =
-                    Placement::new(placement.pos, placement.shard.clone(), may_hold);
-                Placement { leftovers, ..placement.clone() }
-            }
-            (None, Some((shard, version))) => {
-                Placement::new(*version, Some(shard.clone()), copies.keys().cloned())
-            }
-            (None, None) => return false,
-        };
-        if placement.as_ref() == Some(&named) {
-            return false;
-        }
-        self.placement = names.placements.number(&named);
-        self.stamp += 1;
-        true
-    }
-
     /// A geoshard forgets its tombstone.
     pub fn forget_tombstone(&mut self, shard: u8) {
         self.copies[usize::from(shard)] = Slot::default();

@@ -121,8 +121,8 @@ pub struct Call {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
     /// It reads `records` records, takes the dirty entries, and begins a batch; `grace_is_over`: no search in flight
-    /// began before the last report of visibility; `holds_sweeps`: old copies stay where they are.
-    Begin { records: u8, grace_is_over: bool, holds_sweeps: bool },
+    /// began before the last report of visibility.
+    Begin { records: u8, grace_is_over: bool },
     /// Searches find its writes to a geoshard; `with_grace`: some searches in flight have queried that geoshard before.
     Seen { shard: u8, with_grace: bool },
     /// A call of the round is answered.
@@ -314,7 +314,7 @@ impl Worker {
                 self.ledger.seen(&shard(n.into()), u64::MAX, due);
                 Report::default()
             }
-            Event::Begin { records, grace_is_over, holds_sweeps } => {
+            Event::Begin { records, grace_is_over } => {
                 for _ in 0..records {
                     self.read(log);
                 }
@@ -323,8 +323,7 @@ impl Worker {
                 self.rejected();
                 let mut state = self.state.take().expect("no batch is under way");
                 state.lookups = Lookups::default();
-                let sweeps = if holds_sweeps { 0 } else { 10 };
-                state.sweeps = self.ledger.hand_out_sweeps(sweeps, if grace_is_over { LATER } else { NOW });
+                state.sweeps = self.ledger.hand_out_sweeps(10, if grace_is_over { LATER } else { NOW });
                 state.committed = position(prunes_at.unwrap_or(self.emitter.committed).into());
                 self.go_on(Batch::ReadPlacements(ReadPlacements::begin(state, entries)), names)
             }

@@ -55,8 +55,7 @@ pub struct Setting {
     /// claim is lost, and a tombstone is forgotten after two.
     pub timed: bool,
     pub searches: Searches,
-    /// Indices are copied while workers go on, and replaced by these copies before the last worker begins. The script's last
-    /// record is the touch that the scan after it may write.
+    /// Indices are copied, and replaced by these copies before the last worker begins.
     pub restores: bool,
     pub weakening: Weakening,
 }
@@ -154,16 +153,12 @@ pub enum Weakening {
     SweepsTooEarly,
     /// The sweep does not check that the delete stayed committed all the time.
     SweepsUncommitted,
-    /// Old copies of moved documents are deleted while indices are copied.
-    MovesAreSweptDuringTheBackup,
-    /// The offsets kept with a snapshot are those after it.
-    MarksAfterTheBackup,
+    /// Workers write while indices are copied.
+    WritesGoOnDuringTheBackup,
+    /// The group goes on from what it has committed since.
+    OffsetsAreNotSetBack,
     /// Workers and requests live on while indices are replaced.
     RestoresTooEarly,
-    /// Placements are left as they were restored.
-    RestoredCopiesStayUnnamed,
-    /// What the scan after a restore changed is not touched.
-    RestoredIsNotTouched,
 }
 
 /// The state of the sweep.
@@ -372,10 +367,9 @@ impl World {
         self.tables().workers.len()
     }
 
-    /// The records that are in the log now.
-    fn records(&self, state: &State) -> u8 {
-        let all = u8::try_from(self.setting.script.len()).unwrap();
-        all - u8::from(self.setting.restores && !state.backup.is_touched)
+    /// The number of records in the log.
+    fn records(&self) -> u8 {
+        u8::try_from(self.setting.script.len()).unwrap()
     }
 
     /// Refused content depends on how records were folded; the invariants do not.
@@ -500,8 +494,7 @@ impl World {
             return;
         }
         let is_expected = state.committed > 0 && !self.refuses();
-        let must_be_shown = is_expected && !self.may_be_gone_already(state, state.committed);
-        if must_be_shown && !self.is_shown(tables, state.store, state.committed) {
+        if is_expected && !self.is_shown(tables, state.store, state.committed) {
             state.broken = 4;
             return;
         }
@@ -513,7 +506,7 @@ impl World {
                 known.is_idle && !known.has_work && !known.owes_sweeps && known.read_to > 0
             });
         let has_work = owner.has_work || owner.is_fetching || owner.owes_sweeps;
-        if owner.is_idle && !has_work && owner.read_to == self.records(state) && others_are_done {
+        if owner.is_idle && !has_work && owner.read_to == self.records() && others_are_done {
             if owner.owes {
                 state.broken = 11;
             } else {
@@ -561,13 +554,6 @@ impl World {
         owner.watermark
     }
 
-    /// Whether the document of these records may not be found in what was restored, since a later one deleted it while
-    /// indices were copied.
-    fn may_be_gone_already(&self, state: &State, records: u8) -> bool {
-        let mut later = usize::from(records)..=usize::from(state.backup.end);
-        state.backup.is_restored && later.any(|end| self.naive[end].contains(&None))
-    }
-
     /// INV-3: what was done up to here is visible.
     fn is_shown(&self, tables: &mut Tables, store: Store, committed: u8) -> bool {
         if self.naive[usize::from(committed)].contains(&None) {
@@ -600,7 +586,7 @@ impl World {
         let gave_up = gave_up_before.checked_sub(1).map(|last| self.setting.script[usize::from(last)]);
         let existed = gave_up.is_some_and(|last| last != Record::Hide)
             && !self.naive[usize::from(gave_up_before)].contains(&None);
-        if existed && !self.may_be_gone_already(state, gave_up_before) {
+        if existed {
             state.broken = 9;
         } else if finished_recorded && self.setting.compacted == 0 {
             state.broken = 10;
@@ -681,50 +667,28 @@ impl World {
     }
 
     /// Possible transitions of a snapshot.
-    fn backup_actions(&self, tables: &Tables, state: &State, steps: &mut Vec<Step>) {
-        let is_busy = |worker: &u8| !tables.workers.get(state.workers[usize::from(*worker)]).is_idle;
-        let busy =
-            (state.sweep.gone..=state.owner).filter(is_busy).fold(0, |bits, worker| bits | 1 << worker);
-        let nothing_is_late = state.late == [None; 2];
-        let is_possible = |step: &BackupStep| match step {
-            // Requests of batches that began before the announcement have ended; so have those of all workers.
-            BackupStep::Mark => nothing_is_late,
-            BackupStep::Restore => {
-                let is_early = self.setting.weakening == Weakening::RestoresTooEarly;
-                state.owner + 1 < self.setting.workers && (nothing_is_late || is_early)
-            }
-            BackupStep::Announce { .. } | BackupStep::Copy { .. } => true,
-        };
-        steps.extend(state.backup.steps(busy).into_iter().filter(is_possible).map(Step::Backup));
-    }
-
-    fn holds_sweeps(&self, state: &State) -> bool {
-        self.setting.weakening != Weakening::MovesAreSweptDuringTheBackup && state.backup.holds_sweeps()
+    fn backup_actions(&self, state: &State, steps: &mut Vec<Step>) {
+        let is_early = self.setting.weakening == Weakening::RestoresTooEarly;
+        let may_restore = state.owner + 1 < self.setting.workers && (state.late == [None; 2] || is_early);
+        let is_possible = |step: &BackupStep| *step != BackupStep::Restore || may_restore;
+        steps.extend(state.backup.step().filter(is_possible).map(Step::Backup));
     }
 
     fn back_up(&self, tables: &mut Tables, state: &mut State, step: BackupStep) -> Option<()> {
+        let is = |weakening| self.setting.weakening == weakening;
         match step {
-            BackupStep::Announce { unaware } => state.backup.announce(unaware),
-            BackupStep::Mark => state.backup.mark = Some(state.committed),
-            BackupStep::Copy { index } => {
-                let read = (0..=state.owner)
-                    .map(|worker| tables.workers.get(state.workers[usize::from(worker)]).read_to);
-                state.backup.copy(index, &state.store, read.max()?);
-                if self.setting.weakening == Weakening::MarksAfterTheBackup {
-                    state.backup.mark = Some(state.committed);
-                }
-            }
+            BackupStep::Block if is(Weakening::WritesGoOnDuringTheBackup) => state.backup.copy(&state.store),
+            BackupStep::Block => state.backup.is_blocked = true,
+            BackupStep::Copy => state.backup.copy(&state.store),
+            BackupStep::Unblock => state.backup.unblock(state.committed),
             BackupStep::Restore => {
-                state.store = state.backup.restored();
-                state.committed = state.backup.mark?;
-                state.backup.is_restored = true;
-                if self.setting.weakening != Weakening::RestoredCopiesStayUnnamed {
-                    let is_changed = state.store.name_copies(&mut tables.names);
-                    let is_touched = is_changed && self.setting.weakening != Weakening::RestoredIsNotTouched;
-                    state.backup.is_touched = is_touched;
+                let (store, committed) = state.backup.restore()?;
+                state.store = store;
+                if !is(Weakening::OffsetsAreNotSetBack) {
+                    state.committed = committed;
                 }
                 state.owner += 1;
-                if self.setting.weakening != Weakening::RestoresTooEarly {
+                if !is(Weakening::RestoresTooEarly) {
                     state.sweep.gone = state.owner;
                 }
                 self.assign(tables, state, false);
@@ -775,14 +739,14 @@ impl World {
             } else if owner.unseen != 0 {
                 let shard = u8::try_from(owner.unseen.trailing_zeros()).unwrap();
                 self.event(tables, &mut state, worker, Event::Seen { shard, with_grace: false });
-            } else if owner.has_work || owner.sweeps_are_due[1] || owner.read_to < self.records(&state) {
+            } else if owner.has_work || owner.sweeps_are_due[1] || owner.read_to < self.records() {
                 // It may wait for that, and for nothing else.
                 if self.setting.tally {
                     self.count_and_commit(tables, &mut state);
                 }
                 let owner = tables.workers.get(state.workers[usize::from(worker)]);
-                let records = self.records(&state) - owner.read_to;
-                let begin = Event::Begin { records, grace_is_over: true, holds_sweeps: false };
+                let records = self.records() - owner.read_to;
+                let begin = Event::Begin { records, grace_is_over: true };
                 self.event(tables, &mut state, worker, begin);
             } else {
                 return 0;
@@ -925,7 +889,7 @@ impl Model for World {
             self.search_actions(&tables, state, steps);
         }
         if self.setting.restores {
-            self.backup_actions(&tables, state, steps);
+            self.backup_actions(state, steps);
         }
         for worker in state.sweep.gone..=state.owner {
             let known = tables.workers.get(state.workers[usize::from(worker)]);
@@ -946,9 +910,8 @@ impl Model for World {
                 continue;
             }
             if known.is_idle {
-                let sweeps_are_due =
-                    known.sweeps_are_due[usize::from(state.search.is_over)] && !self.holds_sweeps(state);
-                for records in 0..=self.records(state) - known.read_to {
+                let sweeps_are_due = known.sweeps_are_due[usize::from(state.search.is_over)];
+                for records in 0..=self.records() - known.read_to {
                     if records > 0 || known.has_work || known.has_clears || sweeps_are_due {
                         steps.push(Step::Begin { worker, records });
                     }
@@ -960,6 +923,9 @@ impl Model for World {
                     continue;
                 }
                 let n = u8::try_from(n).unwrap();
+                if state.backup.is_blocked && !call.op.is_read() {
+                    continue;
+                }
                 steps.push(Step::Call { worker, call: n });
                 if call.op.is_read() {
                     continue;
@@ -976,7 +942,7 @@ impl Model for World {
             }
         }
         for (n, late) in state.late.iter().enumerate() {
-            if late.is_some() {
+            if late.is_some() && !state.backup.is_blocked {
                 steps.push(Step::Arrive(u8::try_from(n).unwrap()));
             }
         }
@@ -1017,12 +983,11 @@ impl Model for World {
                 if worker == state.owner && std::mem::take(&mut state.time.empties) {
                     self.event(tables, &mut state, worker, Event::ForgetCached);
                 }
-                let (grace_is_over, holds_sweeps) = (state.search.is_over, self.holds_sweeps(&state));
-                state.backup.begins(worker);
-                self.event(tables, &mut state, worker, Event::Begin { records, grace_is_over, holds_sweeps });
+                let grace_is_over = state.search.is_over;
+                self.event(tables, &mut state, worker, Event::Begin { records, grace_is_over });
                 let known = tables.workers.get(state.workers[usize::from(worker)]);
-                // If deadlines pass, the time matters.
-                if known.calls.len() == 1 && !self.setting.timed {
+                // If deadlines pass or writes are blocked, the time matters.
+                if known.calls.len() == 1 && !self.setting.timed && !state.backup.is_blocked {
                     self.call(tables, &mut state, worker, 0);
                 }
             }
@@ -1170,7 +1135,7 @@ impl Model for World {
                 let tables = world.tables();
                 let owner = tables.workers.get(state.workers[usize::from(state.owner)]);
                 let is_last = state.owner + 1 == world.setting.workers;
-                is_last && owner.is_idle && owner.read_to == world.records(state)
+                is_last && owner.is_idle && owner.read_to == world.records()
             }),
         ]
     }

@@ -44,6 +44,7 @@ mod refeed;
 mod reference;
 mod rewind;
 mod route;
+mod snapshot;
 #[path = "../stack_lock.rs"]
 mod stack_lock;
 mod starvation;

@@ -81,9 +81,17 @@ impl<'a> MapsStore<'a> {
 
     /// The claims of partitions `0..partitions`, each with the generation by which its owner acts.
     pub async fn claims(&self, partitions: i32) -> Result<Vec<Option<Claim>>, MapsStoreError> {
-        let keys: Vec<DocId> = (0..partitions).map(|partition| claim_key(self.topic, partition)).collect();
-        let found = self.get(&keys).await?;
+        let found = self.stamped_claims(partitions).await?;
         Ok(found.into_iter().map(|found| found.map(|(claim, _)| claim)).collect())
+    }
+
+    /// The same with their states: each renewal makes another one.
+    pub async fn stamped_claims(
+        &self,
+        partitions: i32,
+    ) -> Result<Vec<Option<(Claim, SeqNo)>>, MapsStoreError> {
+        let keys: Vec<DocId> = (0..partitions).map(|partition| claim_key(self.topic, partition)).collect();
+        self.get(&keys).await
     }
 
     async fn get<T: for<'de> Deserialize<'de>>(
