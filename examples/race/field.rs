@@ -14,7 +14,7 @@ use geofold::support::config;
 
 use crate::documents::{Crowd, Event, INDEX_TEMPLATE};
 use crate::process::{DEADLINE, REQUEST_TIMEOUT, Worker, cpu_seconds, peak_mebibytes};
-use crate::report::{Lap, Racer};
+use crate::report::{Backlog, Lap, Racer};
 use crate::topic::{self, Topic};
 use crate::{Options, consumer, loader, naive};
 
@@ -129,11 +129,29 @@ impl Field {
         documents: usize,
         more: &str,
     ) -> Result<Self> {
+        Self::with_worker(options, elasticsearch, partitions, documents, more, false)
+    }
+
+    /// The same with a worker that reads ahead when it is far behind.
+    pub fn far_behind(options: &Options, documents: usize) -> Result<Self> {
+        Self::with_worker(options, &options.elasticsearch, options.partitions, documents, "", true)
+    }
+
+    fn with_worker(
+        options: &Options,
+        elasticsearch: &str,
+        partitions: i32,
+        documents: usize,
+        more: &str,
+        looks_ahead: bool,
+    ) -> Result<Self> {
         let name = fresh_name("race")?;
         let topic = Topic::create(&options.kafka, &name, partitions)?;
         // Each partition has its share of the placements, and not exactly its share of the people.
         let cached = config::MemoryConfig::default().cached_placements.max(documents / 3 * 4);
-        let mut more = format!("{more}[memory]\ncached_placements = {cached}\n");
+        // Where each write is meant to be written, none is superseded by another.
+        let look_ahead = if looks_ahead { config::MemoryConfig::default().look_ahead } else { 0 };
+        let mut more = format!("{more}[memory]\ncached_placements = {cached}\nlook_ahead = {look_ahead}\n");
         if options.tally {
             topic::make(&options.kafka, &format!("{name}-increments"), 1)?;
             more += "[tally]\ngeoshard = true\n\n[tally.facets]\ntags = \"tags\"\nage = \"age\"\n";
@@ -273,15 +291,21 @@ impl Field {
         consumer::lap(&options.kafka, self.topic.name(), records, &self.stack)
     }
 
-    /// Peak memory in MiB of a worker that comes to a backlog.
-    pub fn backlog(&mut self, records: usize) -> Result<f64> {
+    /// A worker that comes to a backlog of so many records.
+    pub fn backlog(&mut self, records: usize) -> Result<Backlog> {
         self.worker.stop()?;
         self.produce_steps(records, true)?;
         self.worker.restart(&self.geofold, self.dir.path())?;
-        let nothing = BTreeMap::new();
+        let (nothing, began) = (BTreeMap::new(), Instant::now());
         let outcomes = ["indexed", "folded", "already_applied"];
         self.worker.wait_until_done(records as u64, &nothing, &outcomes)?;
-        self.peak_mebibytes()
+        Ok(Backlog {
+            records,
+            documents: self.crowd.people.len(),
+            took: began.elapsed(),
+            peak_mebibytes: self.peak_mebibytes()?,
+            writes: self.worker.operations()?.writes as f64 / records as f64,
+        })
     }
 
     /// Restarts the worker with these lines in the section `elasticsearch` of its configuration, in place of former ones.

@@ -53,6 +53,8 @@ const MAP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/map-55.json");
 /// People in a race without Elasticsearch: so many that none comes again before the first document was sent, where one partition
 /// is far ahead of the others.
 const SINK_PEOPLE: usize = 400_000;
+/// People of the backlog.
+const BACKLOG_PEOPLE: usize = 200_000;
 /// Records of a round with a null sink: seconds, so that how it begins and ends does not matter.
 const SINK_RECORDS: usize = 1_200_000;
 
@@ -164,8 +166,12 @@ fn main() -> Result<()> {
     if options.only.iter().any(|only| only == "searches") {
         report.searches = searches::measure(&options)?;
     }
-    if options.runs("null-sink") || options.runs("partitions") || options.runs("backlog") {
+    if options.runs("null-sink") || options.runs("partitions") {
         without_elasticsearch(&options, &mut report)?;
+    }
+    if options.runs("backlog") {
+        let mut field = Field::far_behind(&options, BACKLOG_PEOPLE.min(options.backlog))?;
+        report.backlog = Some(field.backlog(options.backlog)?);
     }
     let text = report.to_markdown();
     println!("\n{text}");
@@ -278,10 +284,6 @@ fn without_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
                 report.add(round, workload, Racer::Geofold, field.in_place(Racer::Geofold, round, false)?);
             }
         }
-    }
-    if options.runs("backlog") {
-        let mut field = Field::prepare(options, nothing.url(), options.partitions, options.documents, "")?;
-        report.backlog = Some((options.backlog, field.backlog(options.backlog)?));
     }
     Ok(())
 }

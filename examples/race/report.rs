@@ -145,6 +145,18 @@ impl fmt::Display for Lap {
     }
 }
 
+/// A worker that came to a backlog.
+#[derive(Debug)]
+pub struct Backlog {
+    pub records: usize,
+    pub documents: usize,
+    /// Until everything was done.
+    pub took: Duration,
+    pub peak_mebibytes: f64,
+    /// Operations that it wrote, per record.
+    pub writes: f64,
+}
+
 /// All rounds, and where they were run.
 #[derive(Debug)]
 pub struct Report {
@@ -166,8 +178,8 @@ pub struct Report {
     pub compression: Vec<Compression>,
     /// Searches while a backlog is drained.
     pub searches: Vec<Searched>,
-    /// Records of a backlog, and the most memory of a worker that came to it.
-    pub backlog: Option<(usize, f64)>,
+    /// A worker that came to a backlog.
+    pub backlog: Option<Backlog>,
 }
 
 impl Report {
@@ -282,10 +294,12 @@ impl Report {
         if let Some(peak) = self.peak_mebibytes {
             let _ = writeln!(text, "\nPeak resident memory of the worker in the race: {peak:.0} MiB.");
         }
-        if let Some((records, peak)) = self.backlog {
+        if let Some(Backlog { records, documents, took, peak_mebibytes, writes }) = &self.backlog {
+            let speed = *records as f64 / took.as_secs_f64();
             let _ = writeln!(
                 text,
-                "\nPeak resident memory of a worker that came to a backlog of {records} records: {peak:.0} MiB."
+                "\nA worker that came to a backlog of {records} writes of {documents} documents: {speed:.0}/s, {writes:.2} \
+                 operations written per record, peak resident memory {peak_mebibytes:.0} MiB."
             );
         }
         text += &self.targets();
@@ -348,7 +362,18 @@ impl Report {
                 quotient(cpu(InPlace, Geofold), cpu(InPlace, Peer)),
                 false,
             ),
-            ("memory with a backlog, MiB", 128.0, self.backlog.map(|(_, peak)| peak), false),
+            (
+                "memory with a backlog, MiB",
+                128.0,
+                self.backlog.as_ref().map(|backlog| backlog.peak_mebibytes),
+                false,
+            ),
+            (
+                "operations written per record of a backlog",
+                0.2,
+                self.backlog.as_ref().map(|backlog| backlog.writes),
+                false,
+            ),
             ("found, 99 %, ms", 1_000.0, self.latency.last().map(|latency| latency.p99), false),
         ];
         let mut text =

@@ -9,6 +9,7 @@ pub mod dirty_set;
 pub(crate) mod filter_path;
 pub mod fold;
 pub mod invariants;
+pub mod look_ahead;
 pub mod mover;
 pub mod offsets;
 pub mod placement;

@@ -34,6 +34,7 @@ pub mod increments;
 mod kept;
 pub mod ledger;
 pub mod limits;
+pub mod look_ahead;
 pub mod partition;
 pub mod record;
 pub mod refeed;

@@ -11,6 +11,7 @@ use super::dead_letter::{DeadLetterProducer, DeadLetterSink};
 use super::distribution::setup::{Distributing, build as build_distributor};
 use super::increments::topic::KafkaIncrements;
 use super::limits::{Throttles, WorkerLimits};
+use super::look_ahead::{AheadReader, KafkaAhead};
 use super::partition::{IncrementsContext, WorkerContext};
 use super::record::decoder;
 use super::refeed::{self, SourceFetcher};
@@ -108,6 +109,7 @@ pub(super) fn start(
         topic_reader,
         batching: now.batching,
         limits: limits.clone(),
+        look_ahead: look_ahead(config, &decoder),
         decoder,
         registry,
         rules,
@@ -171,6 +173,13 @@ fn request_sender(
         clock: clock.clone(),
         observer: metrics.clone(),
     }
+}
+
+/// Not where each record counts by itself, or where a record may yet turn out to be bad when its schema comes.
+fn look_ahead(config: &Config, decoder: &Decoder) -> Option<Arc<dyn AheadReader>> {
+    let is_possible = !config.tally.is_on() && !config.reads_registry();
+    (is_possible && config.memory.look_ahead > 0)
+        .then(|| Arc::new(KafkaAhead::new(config, decoder.clone())) as Arc<dyn AheadReader>)
 }
 
 fn dead_letters(config: &Config, retry: RetryPolicy) -> Result<Option<Arc<dyn DeadLetterSink>>, WorkerError> {

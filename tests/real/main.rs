@@ -25,6 +25,7 @@ mod crashes;
 mod dead_letters;
 mod distribution;
 mod dry_run;
+mod far_behind;
 mod limits;
 mod lost_records;
 mod membership;

@@ -16,7 +16,10 @@ use geofold::base::ids::ShardId;
 use geofold::base::position::Epoch;
 use geofold::base::retry::RetryPolicy;
 use geofold::core::decode::{Decoder, LocationPath};
+use geofold::core::look_ahead::LookAhead;
 use geofold::core::mover::Rules;
+use geofold::core::schemas::Schemas;
+use geofold::core::write::Body;
 use geofold::geoshard::GeoshardMap;
 use geofold::io::claims::{Claims, Keeper};
 use geofold::io::elastic::Elastic;
@@ -31,6 +34,7 @@ use geofold::worker::budget::{self, CacheShare, MemoryBudget, Meter};
 use geofold::worker::dead_letter::{DeadLetter, DeadLetterSink};
 use geofold::worker::limits::WorkerLimits;
 use geofold::worker::limits::{BATCHES_PER_REQUEST, Batching};
+use geofold::worker::look_ahead::{AheadReader, Reading};
 use geofold::worker::partition::{Mode, Partition, Published, WorkerContext};
 use geofold::worker::record::Record;
 use geofold::worker::reread::RecordReader;
@@ -157,9 +161,10 @@ impl DeadLetterSink for Letters {
     }
 }
 
-/// The log, for records of refused folds: nothing is refused where compaction takes any.
+/// The log, for records of refused folds, and to be read ahead: neither happens where compaction takes any.
 struct Log {
     world: Arc<World>,
+    location: LocationPath,
 }
 
 impl RecordReader for Log {
@@ -172,6 +177,28 @@ impl RecordReader for Log {
             Ok(offsets.iter().filter_map(record).collect())
         }
         .boxed()
+    }
+}
+
+impl AheadReader for Log {
+    fn read(&self, _: i32, from: i64, documents: usize) -> Option<Reading> {
+        let (scenario, end) = (self.world.scenario.clone(), self.world.end_of_log());
+        let way = scenario.setup.latency;
+        let decoder = Decoder::new(self.location.clone(), Epoch::default(), 1 << 20);
+        let reading = async move {
+            sleep(Duration::from_millis(way)).await;
+            let mut found = LookAhead::new(from, documents);
+            for record in (from..end).filter_map(|offset| record_at(&scenario, offset)) {
+                if let Ok(write) = decoder.decode(record.raw(0), &mut Schemas::new())
+                    && matches!(write.body, Body::Index { .. } | Body::Delete)
+                {
+                    found.found_whole(&write.id, record.offset);
+                }
+            }
+            found.ended(end);
+            Ok(found)
+        };
+        Some(reading.boxed())
     }
 }
 
@@ -229,6 +256,7 @@ impl Process {
             announce_all: false,
             tally: world.scenario.counts().then(tally::rules),
         };
+        let log = Arc::new(Log { world: world.clone(), location: shared.location.clone() });
         let clock: Arc<dyn Clock> = world.clock.clone();
         let metrics = shared.metrics.clone();
         let health = Health::new(clock.clone(), metrics.clone(), Duration::from_secs(30));
@@ -331,7 +359,8 @@ impl Process {
             memory: memory.clone(),
             refeed: None,
             distributor: None,
-            reread: Arc::new(Log { world: world.clone() }),
+            reread: log.clone(),
+            look_ahead: world.scenario.looks_ahead().then_some(log),
             dead_letters: Some(Arc::new(Letters { world: world.clone(), process: name })),
             load: None,
             retry,
@@ -344,6 +373,9 @@ impl Process {
         let (records, records_receiver) = mpsc::channel(QUEUE_RECORDS);
         let (mode, mode_receiver) = watch::channel(Mode::Run);
         let meter = Arc::new(Meter::new(MemoryBudget::new()));
+        if world.scenario.looks_ahead() {
+            meter.set_at_bound(Some(0));
+        }
         let published = Published::new();
         let partition = Partition {
             number,

@@ -324,6 +324,11 @@ impl Scenario {
         counts(self.seed)
     }
 
+    /// Whether workers read ahead.
+    pub fn looks_ahead(&self) -> bool {
+        looks_ahead(self.seed, self.kind)
+    }
+
     /// Whether some patches are such that no document takes them.
     pub fn spoils(&self) -> bool {
         spoils(self.seed, self.kind)
@@ -464,6 +469,11 @@ impl Draw {
 /// In one of three ordinary runs that count nothing no document takes some of the patches. Nothing is drawn for that either.
 fn spoils(seed: u64, kind: Kind) -> bool {
     kind == Kind::Plain && seed.is_multiple_of(3) && !counts(seed)
+}
+
+/// In one of five ordinary runs that count nothing memory is always full, and workers look ahead. Nothing is drawn for that.
+fn looks_ahead(seed: u64, kind: Kind) -> bool {
+    kind == Kind::Plain && seed % 5 == 2 && !counts(seed)
 }
 
 /// In two of seven runs something is counted. Nothing is drawn for that: the others stay what they were.

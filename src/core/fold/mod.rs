@@ -134,6 +134,21 @@ impl Fold {
         self.steps.absorb(newer.steps.clone());
     }
 
+    /// Stands for `records` earlier ones as well, from `first` on, which it supersedes: what they said of the document's place is
+    /// not known any more.
+    pub fn stand_for(&mut self, first: Position, records: u32) {
+        debug_assert!(
+            first < self.first && self.whole_at == Some(self.first),
+            "{first} is superseded by {}",
+            self.first
+        );
+        self.first = first;
+        self.records = self.records.saturating_add(records);
+        if let Err(place) = self.targets.binary_search(&Target::Unclear) {
+            self.targets.insert(place, Target::Unclear);
+        }
+    }
+
     /// Leaves out its only record, which is a dead letter, before it is folded with others: what is left changes nothing but the
     /// position.
     pub fn leave_out(&mut self) {

@@ -515,11 +515,18 @@ pub struct MemoryConfig {
     pub per_partition: ByteSize,
     /// Placements that one worker remembers.
     pub cached_placements: usize,
+    /// Records that a partition far behind is read ahead, to write only the last of a document's; 0: none.
+    pub look_ahead: u64,
 }
 
 impl Default for MemoryConfig {
     fn default() -> Self {
-        Self { total: ByteSize::mib(24), per_partition: ByteSize::mib(16), cached_placements: 200_000 }
+        Self {
+            total: ByteSize::mib(24),
+            per_partition: ByteSize::mib(16),
+            cached_placements: 200_000,
+            look_ahead: 1_000_000,
+        }
     }
 }
 

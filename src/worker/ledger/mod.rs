@@ -4,8 +4,8 @@
 //! assignment, dropped on revocation, since the next owner reads the same records again.
 //!
 //! *Invariant (INV-3):* [`Ledger::watermark`] is never above the first record of anything that is pending, in flight, apart,
-//! parked, waiting for the source of truth or for a dead letter, or on its way to the dead-letter topic; nor of anything whose old copies are
-//! left to delete.
+//! parked, waiting for the source of truth or for a dead letter, passed over for a later write, or on its way to the dead-letter topic; nor of
+//! anything whose old copies are left to delete.
 
 mod apart;
 mod pending_fetches;
@@ -15,6 +15,9 @@ mod withheld;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
 
 use self::apart::Apart;
 use self::pending_fetches::{HeldFetch, PendingFetches};
@@ -30,8 +33,9 @@ use crate::base::position::{Epoch, Position};
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::dirty_set::DirtySet;
 use crate::core::fold::{Fold, Rejected};
+use crate::core::look_ahead::{Coming, LookAhead, Passage, PassedOver};
 use crate::core::mover::{self, AffectedShards, Done, Entry, Outcome, Refusal, RetryState, Rules, Settled};
-use crate::core::write::Write;
+use crate::core::write::{Body, Write};
 use crate::geoshard::GeoshardMap;
 use crate::worker::distribution::scheduler::ShardChange;
 use crate::worker::refeed::FetchRequest;
@@ -173,8 +177,21 @@ pub struct Ledger {
     /// How many of these are known to be under way.
     rejected_seen: usize,
     withheld: HashMap<DocId, Withheld, ahash::RandomState>,
+    /// What later writes supersede, if the partition is far behind.
+    look_ahead: Option<Box<LookAhead>>,
     next_offset: Option<i64>,
     bytes: usize,
+}
+
+/// A record needs others that were passed over for a write that has not come: the topic lost it meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error(
+    "offset {offset} needs records before it, which were passed over for the document's write at offset {passed_over_for}; that one is gone: \
+     was the topic compacted or truncated meanwhile? Restart the worker: it reads them again"
+)]
+pub struct SupersedingLost {
+    offset: i64,
+    passed_over_for: i64,
 }
 
 impl Ledger {
@@ -198,6 +215,7 @@ impl Ledger {
             rejected: Vec::new(),
             rejected_seen: 0,
             withheld: HashMap::default(),
+            look_ahead: None,
             next_offset: None,
             bytes: 0,
         }
@@ -212,8 +230,66 @@ impl Ledger {
     /// Takes a decoded record. A fold that it makes undeliverable (a patch that leaves its document without a location)
     /// is returned by [`Ledger::take_rejected`].
     pub fn take(&mut self, write: Write, now: Instant) {
+        self.add_write(write, None, now);
+    }
+
+    /// The same, unless a later write is known to supersede it: then it is only owed. An old one is taken, too: `max_age`.
+    pub fn take_or_pass_over(
+        &mut self,
+        write: Write,
+        max_age: Duration,
+        now: Instant,
+    ) -> Result<(), SupersedingLost> {
         let offset = write.position.offset();
-        let (id, fold) = self.rules.fold(write);
+        let is_held = self.look_ahead.is_some() && self.is_held(&write.id);
+        let Some(ahead) = &mut self.look_ahead else {
+            self.take(write, now);
+            return Ok(());
+        };
+        let is_whole = matches!(write.body, Body::Index { .. } | Body::Delete);
+        match ahead.pass(Coming { id: &write.id, offset, is_whole, is_held, now, max_age }) {
+            Passage::Take(owed) => self.add_write(write, owed, now),
+            Passage::PassOver => self.read_up_to(offset + 1),
+            Passage::Lost(passed_over_for) => return Err(SupersedingLost { offset, passed_over_for }),
+        }
+        if self.look_ahead.as_ref().is_some_and(|ahead| ahead.is_over(offset + 1)) {
+            self.look_ahead = None;
+        }
+        Ok(())
+    }
+
+    /// What a reader ahead has found. Ignored while an earlier one is in use.
+    pub fn look_ahead(&mut self, found: LookAhead) {
+        let is_late = self.next_offset.is_some_and(|next| found.is_over(next));
+        if self.look_ahead.is_none() && !is_late {
+            self.look_ahead = Some(Box::new(found));
+        }
+    }
+
+    /// Whether records are passed over for later ones.
+    pub fn looks_ahead(&self) -> bool {
+        self.look_ahead.is_some()
+    }
+
+    /// Whether anything of the document is unfinished.
+    fn is_held(&self, id: &DocId) -> bool {
+        self.dirty.get_pending(id).is_some()
+            || self.dirty.get_in_flight(id).is_some()
+            || self.apart.contains_key(id)
+            || self.parked.contains_key(id)
+            || self.fetching.contains_key(id)
+            || self.withheld.contains_key(id)
+    }
+
+    fn add_write(&mut self, write: Write, owed: Option<PassedOver>, now: Instant) {
+        let (offset, mut score) = (write.position.offset(), write.position.offset());
+        let (id, mut fold) = self.rules.fold(write);
+        if let Some(owed) = owed
+            && let Some(first) = Position::new(self.epoch, owed.first)
+        {
+            fold.stand_for(first, owed.records);
+            score = owed.first;
+        }
         let dirty = Dirty::new(&id, Arc::new(fold), now);
         self.bytes += dirty.bytes;
         let mut dirty = Some(dirty);
@@ -221,11 +297,11 @@ impl Ledger {
             dirty = dirty.and_then(|dirty| self.take_while_fetching(&id, dirty));
         }
         if !self.apart.is_empty() {
-            dirty = dirty.and_then(|dirty| self.take_while_apart(&id, offset, dirty));
+            dirty = dirty.and_then(|dirty| self.take_while_apart(&id, score, dirty));
         }
         match dirty {
-            Some(dirty) if self.parked.is_empty() => self.add(id, offset, dirty),
-            Some(dirty) => self.take_while_parked(id, offset, dirty),
+            Some(dirty) if self.parked.is_empty() => self.add(id, score, dirty),
+            Some(dirty) => self.take_while_parked(id, score, dirty),
             None => {}
         }
         self.read_up_to(offset + 1);
@@ -412,7 +488,9 @@ impl Ledger {
         let rejected = self.rejected.iter().map(|rejected| rejected.fold.first.offset()).min();
         let apart =
             [self.lowest_apart(), self.lowest_fetching(), self.lowest_withheld(), self.lowest_swept()];
-        let oldest_owed = [dirty, parked, dead_letters, rejected].into_iter().chain(apart).flatten().min();
+        let passed_over = self.look_ahead.as_ref().and_then(|ahead| ahead.first_owed());
+        let oldest_owed =
+            [dirty, parked, dead_letters, rejected, passed_over].into_iter().chain(apart).flatten().min();
         oldest_owed.or(self.next_offset)
     }
 
@@ -428,7 +506,8 @@ impl Ledger {
     /// When the oldest workable document became dirty, entries apart included; for metrics.
     pub fn oldest_owed_since(&self) -> Option<Instant> {
         let apart = self.apart.values().map(|apart| apart.dirty.since);
-        apart.chain(self.oldest_withheld_since()).chain(self.oldest_since()).min()
+        let passed_over = self.look_ahead.as_ref().and_then(|ahead| ahead.owed_since());
+        apart.chain(self.oldest_withheld_since()).chain(self.oldest_since()).chain(passed_over).min()
     }
 
     /// When the oldest document not handed out became dirty.

@@ -65,7 +65,11 @@ impl PartitionTask {
         match self.partition.context.decoder.decode(record.raw(self.partition.number), &mut self.schemas) {
             Ok(write) => {
                 self.traces.note(&write.id, record.headers.as_ref(), record.offset);
-                self.ledger.take(write, self.partition.context.clock.now());
+                let max_age = self.max_dirty_age();
+                let taken = self.ledger.take_or_pass_over(write, max_age, self.partition.context.clock.now());
+                if let Err(lost) = taken {
+                    self.stop(Some(record.offset), &lost.to_string());
+                }
                 self.send_rejected();
             }
             Err(Undecoded::Bad(bad)) => self.refuse(record, &bad),

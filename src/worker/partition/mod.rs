@@ -24,6 +24,7 @@
 //! | `distributions.rs` | requested distributions |
 //! | `commit_gate.rs` | other work that must finish before a commit |
 //! | `load.rs` | counts written documents by place |
+//! | `look_ahead.rs` | when to read ahead for records that later ones supersede |
 //! | `increments.rs` | increments, and the commits that wait for them |
 //! | `published.rs` | what it shares with the poll thread |
 //! | `report.rs` | metrics and events of a batch |
@@ -38,6 +39,7 @@ mod increments;
 mod intake;
 mod key_check;
 mod load;
+mod look_ahead;
 mod maps;
 mod ownership;
 mod pace;
@@ -65,6 +67,7 @@ pub use self::published::{KnownOffsets, Published};
 use self::task::PartitionTask;
 use super::budget::{CacheShare, Meter};
 use super::limits::{Batching, LimitsReader};
+use super::look_ahead::AheadReader;
 use super::record::Record;
 use super::reread::RecordReader;
 use super::topic_watch::TopicView;
@@ -132,6 +135,8 @@ pub struct WorkerContext {
     pub distributor: Option<Arc<Distributor>>,
     /// Reads records of refused folds again.
     pub reread: Arc<dyn RecordReader>,
+    /// Reads partitions ahead that are far behind; `None`: never.
+    pub look_ahead: Option<Arc<dyn AheadReader>>,
     /// The dead-letter topic; `None` stops a partition at its first bad record.
     pub dead_letters: Option<Arc<dyn DeadLetterSink>>,
     /// Publishes count increments; `None` if nothing is counted.

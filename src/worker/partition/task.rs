@@ -16,6 +16,7 @@ use super::distributions::Distributions;
 use super::increments::{Increments, Sent};
 use super::key_check::KeyCheck;
 use super::load::PartitionLoad;
+use super::look_ahead::ReadAhead;
 use super::maps::MapsInForce;
 use super::ownership::{ClaimChange, ClaimUpdate, Ownership};
 use super::pace::{Backlog, Now};
@@ -29,6 +30,7 @@ use crate::base::clock::Instant;
 use crate::base::ids::ShardId;
 #[cfg(feature = "sabotage")]
 use crate::base::sabotage::{self, Sabotage};
+use crate::core::look_ahead::LookAhead;
 use crate::core::mover::Finished;
 use crate::core::placement::PlacementCache;
 use crate::core::schemas::Schemas;
@@ -68,6 +70,7 @@ pub(super) struct PartitionTask {
     pub dead_letters: DeadLettersInFlight,
     source_fetches: SourceFetches,
     rereads: Rereads,
+    read_ahead: ReadAhead,
     /// What searches must find before old copies are deleted.
     visibility: RefreshSubscription,
     distributions: Distributions,
@@ -111,6 +114,7 @@ impl PartitionTask {
                 number,
             ),
             rereads: Rereads::new(context.reread.clone(), number),
+            read_ahead: ReadAhead::new(context.look_ahead.clone(), number),
             schemas: Schemas::new(),
             schema_wait: SchemaWait::new(RegistryAccess::of(&context, number)),
             source_fetches: SourceFetches::new(context.refeed.clone()),
@@ -186,6 +190,7 @@ impl PartitionTask {
                 () = self.batch_permit.granted() => {}
                 delivered = self.dead_letters.delivered() => self.dead_letter_delivered(&delivered),
                 read = self.rereads.read() => self.take_reread(read),
+                found = self.read_ahead.found() => self.take_found(found),
                 answer = self.source_fetches.answered() => self.take_fetched(answer),
                 (id, looked) = self.schema_wait.answered() => self.take_schema(id, looked),
                 seen = self.visibility.seen() => self.make_sweeps_due(&seen),
@@ -305,6 +310,9 @@ impl PartitionTask {
         let (number, documents) = (self.partition.number, self.batches.documents());
         report::batch(&self.partition.context.metrics, &self.metrics, number, documents, &settlement, took);
         self.batches.settled(&settlement);
+        if settlement.made_progress() {
+            self.begin_to_read_ahead();
+        }
         self.send_undeliverable(settlement.undeliverable);
         self.send_rejected();
         self.request_from_source();
@@ -403,6 +411,29 @@ impl PartitionTask {
         self.send_rejected();
         self.request_rereads();
         self.update_held_bytes();
+    }
+
+    /// Reads ahead if more waits than memory holds.
+    fn begin_to_read_ahead(&mut self) {
+        let is_far_behind = self.partition.meter.is_enough(self.ledger.bytes());
+        if is_far_behind
+            && !self.ledger.looks_ahead()
+            && self.read_ahead.may_begin(self.now())
+            && let Some(next) = self.ledger.next_offset()
+        {
+            self.read_ahead.begin(next, self.partition.cache_share.of_one().get());
+        }
+    }
+
+    fn take_found(&mut self, found: Option<LookAhead>) {
+        self.read_ahead.settle(found.is_some(), self.now());
+        if let Some(found) = found {
+            self.ledger.look_ahead(found);
+        }
+    }
+
+    pub(super) fn max_dirty_age(&self) -> Duration {
+        self.batches.batching().max_dirty_age
     }
 
     // --- The claim and the maps ----------------------------------------------

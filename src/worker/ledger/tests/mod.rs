@@ -2,6 +2,7 @@
 
 mod dead_letters;
 mod histories;
+mod look_ahead;
 mod parked;
 mod returned;
 mod separated;

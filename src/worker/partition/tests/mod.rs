@@ -383,6 +383,7 @@ impl Rig {
             refeed,
             distributor: distributor(&letters, &clock, &metrics, action),
             reread: kept_records.clone(),
+            look_ahead: None,
             dead_letters: has_dead_letters.then(|| letters.clone() as Arc<dyn DeadLetterSink>),
             counting,
             load: None,

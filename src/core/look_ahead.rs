@@ -1,0 +1,279 @@
+//! Records that a later whole write of their document supersedes, found by reading ahead: a partition far behind need not keep
+//! them until that write comes.
+//!
+//! What is left of such a record is its document's first offset that is owed, and how many there are. The write that
+//! supersedes them takes both over, as if all had been folded (protocol, "Folding"); until then the watermark stays below the
+//! first of all.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::base::clock::Instant;
+use crate::base::ids::DocId;
+
+/// A document by two hashes of its id: two documents have the same with a probability of 2^-128.
+type Key = [u64; 2];
+
+/// What was found in a part of a partition.
+#[derive(Debug, Clone)]
+pub struct LookAhead {
+    hashers: [ahash::RandomState; 2],
+    documents: HashMap<Key, Document, ahash::RandomState>,
+    max_documents: usize,
+    /// Where reading ahead has begun.
+    start: i64,
+    /// Where it has ended.
+    end: i64,
+    /// Records found that are superseded.
+    superseded: u64,
+    /// Documents of which records are owed.
+    owing: usize,
+    /// No record below is owed; meaningful while there are such documents.
+    first_owed: i64,
+    /// When the record at `first_owed` was read.
+    owed_since: Option<Instant>,
+    /// When the first record was passed over.
+    began: Option<Instant>,
+}
+
+/// The last whole write of a document, and what is owed of it. Small: there are many.
+#[derive(Debug, Clone, Copy)]
+struct Document {
+    /// Offset of the last write, counted from the start.
+    last: u32,
+    /// Offset of the first record owed, counted from the start.
+    first: u32,
+    /// How many are owed.
+    records: u32,
+    /// When the first was read, in milliseconds since `began`.
+    since: u32,
+}
+
+/// Records of one document that were passed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PassedOver {
+    /// Offset of the first.
+    pub first: i64,
+    /// How many.
+    pub records: u32,
+}
+
+/// What to do with a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Passage {
+    /// Take it; it also stands for these.
+    Take(Option<PassedOver>),
+    /// Pass it over.
+    PassOver,
+    /// It needs those before it, which were passed over for a write at this offset that has not come.
+    Lost(i64),
+}
+
+/// A record as it comes.
+#[derive(Debug, Clone, Copy)]
+pub struct Coming<'a> {
+    /// Its document.
+    pub id: &'a DocId,
+    /// Its offset.
+    pub offset: i64,
+    /// It replaces the whole document, or deletes it.
+    pub is_whole: bool,
+    /// Something of the document is unfinished: the record is folded with it.
+    pub is_held: bool,
+    /// Now.
+    pub now: Instant,
+    /// The write that was first passed over may be so old.
+    pub max_age: Duration,
+}
+
+impl LookAhead {
+    /// From this offset on, of at most so many documents.
+    pub fn new(start: i64, max_documents: usize) -> Self {
+        Self {
+            hashers: [ahash::RandomState::new(), ahash::RandomState::new()],
+            documents: HashMap::default(),
+            max_documents,
+            start,
+            end: start,
+            superseded: 0,
+            owing: 0,
+            first_owed: i64::MAX,
+            owed_since: None,
+            began: None,
+        }
+    }
+
+    /// The next whole write. One that is too far from the start is left out.
+    pub fn found_whole(&mut self, id: &DocId, offset: i64) {
+        let Ok(last) = u32::try_from(offset - self.start) else { return };
+        let key = self.key(id);
+        if let Some(document) = self.documents.get_mut(&key) {
+            document.last = last;
+            self.superseded += 1;
+        } else if self.documents.len() < self.max_documents {
+            self.documents.insert(key, Document { last, first: 0, records: 0, since: 0 });
+        }
+    }
+
+    /// Reading ahead has ended before this offset.
+    pub fn ended(&mut self, end: i64) {
+        self.end = end;
+    }
+
+    /// Where reading ahead has begun.
+    pub fn start(&self) -> i64 {
+        self.start
+    }
+
+    /// Offset after the last record that was looked at.
+    pub fn end(&self) -> i64 {
+        self.end
+    }
+
+    /// Records found that are superseded.
+    pub fn superseded(&self) -> u64 {
+        self.superseded
+    }
+
+    /// The lowest offset that may be owed.
+    pub fn first_owed(&self) -> Option<i64> {
+        (self.owing > 0).then_some(self.first_owed)
+    }
+
+    /// When the first record that may be owed was read.
+    pub fn owed_since(&self) -> Option<Instant> {
+        self.owed_since.filter(|_| self.owing > 0)
+    }
+
+    /// Whether it has nothing more to say.
+    pub fn is_over(&self, next_offset: i64) -> bool {
+        next_offset >= self.end && self.owing == 0
+    }
+
+    /// What to do with the next record.
+    pub fn pass(&mut self, coming: Coming<'_>) -> Passage {
+        let Coming { offset, is_whole, now, .. } = coming;
+        let key = self.key(coming.id);
+        let Some(document) = self.documents.get_mut(&key) else { return Passage::Take(None) };
+        let last = self.start + i64::from(document.last);
+        let millis = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
+        let passed = millis(self.began.map_or(Duration::ZERO, |began| now.since(began)));
+        let age = passed.saturating_sub(document.since);
+        // A hot document is written now and then, however many writes of it wait.
+        let is_due = is_whole && document.records > 0 && age > millis(coming.max_age);
+        if offset < last && !coming.is_held && !is_due {
+            let Ok(first) = u32::try_from(offset - self.start) else { return Passage::Take(None) };
+            if document.records == 0 {
+                (document.first, document.since) = (first, passed);
+                self.began.get_or_insert(now);
+                if self.owing == 0 {
+                    (self.first_owed, self.owed_since) = (offset, Some(now));
+                }
+                self.owing += 1;
+            }
+            document.records = document.records.saturating_add(1);
+            return Passage::PassOver;
+        }
+        let owed = (document.records > 0)
+            .then(|| PassedOver { first: self.start + i64::from(document.first), records: document.records });
+        if owed.is_some() && !is_whole {
+            return Passage::Lost(last);
+        }
+        document.records = 0;
+        self.owing -= usize::from(owed.is_some());
+        if offset >= last {
+            self.documents.remove(&key);
+        }
+        Passage::Take(owed)
+    }
+
+    fn key(&self, id: &DocId) -> Key {
+        [self.hashers[0].hash_one(id.as_str()), self.hashers[1].hash_one(id.as_str())]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Instant {
+        Instant::from_start(Duration::from_secs(seconds))
+    }
+
+    fn id(name: &str) -> DocId {
+        DocId::from_key(Some(name.as_bytes())).unwrap()
+    }
+
+    /// `a` is written at 0, 2 and 5, `b` at 1.
+    fn table() -> LookAhead {
+        let mut ahead = LookAhead::new(0, 10);
+        for (name, offset) in [("a", 0), ("b", 1), ("a", 2), ("a", 5)] {
+            ahead.found_whole(&id(name), offset);
+        }
+        ahead.ended(6);
+        assert_eq!(ahead.superseded(), 2);
+        ahead
+    }
+
+    fn pass(ahead: &mut LookAhead, name: &str, offset: i64, is_whole: bool) -> Passage {
+        let max_age = Duration::from_secs(10);
+        let now = at(offset.unsigned_abs());
+        ahead.pass(Coming { id: &id(name), offset, is_whole, is_held: false, now, max_age })
+    }
+
+    #[test]
+    fn the_last_whole_write_stands_for_all_before_it() {
+        let mut ahead = table();
+        assert_eq!(ahead.first_owed(), None);
+        assert_eq!(pass(&mut ahead, "a", 0, true), Passage::PassOver);
+        assert_eq!(pass(&mut ahead, "b", 1, true), Passage::Take(None));
+        assert_eq!(pass(&mut ahead, "a", 2, true), Passage::PassOver);
+        assert_eq!(pass(&mut ahead, "a", 3, false), Passage::PassOver, "a patch is superseded as well");
+        assert_eq!(pass(&mut ahead, "c", 4, false), Passage::Take(None));
+        assert!(ahead.first_owed() == Some(0) && !ahead.is_over(6));
+        let owed = PassedOver { first: 0, records: 3 };
+        assert_eq!(pass(&mut ahead, "a", 5, true), Passage::Take(Some(owed)));
+        assert!(ahead.first_owed().is_none() && ahead.is_over(6) && !ahead.is_over(5));
+        assert_eq!(pass(&mut ahead, "a", 6, false), Passage::Take(None), "beyond the end");
+    }
+
+    #[test]
+    fn a_hot_document_is_written_once_its_first_write_is_old_and_an_unfinished_one_is_folded() {
+        let mut ahead = LookAhead::new(0, 10);
+        (0..100).for_each(|offset| ahead.found_whole(&id("a"), offset));
+        ahead.ended(100);
+        let taken: Vec<i64> = (0..100)
+            .filter(|offset| matches!(pass(&mut ahead, "a", *offset, true), Passage::Take(_)))
+            .collect();
+        assert_eq!(taken, [11, 23, 35, 47, 59, 71, 83, 95, 99], "every 10 s, and the last");
+
+        let mut ahead = table();
+        let max_age = Duration::from_secs(10);
+        let held = Coming { id: &id("a"), offset: 0, is_whole: true, is_held: true, now: at(0), max_age };
+        assert_eq!(ahead.pass(held), Passage::Take(None));
+        assert_eq!(ahead.first_owed(), None);
+    }
+
+    #[test]
+    fn what_depends_on_records_passed_over_for_a_write_that_never_came_is_lost() {
+        let mut ahead = table();
+        assert_eq!(pass(&mut ahead, "a", 0, true), Passage::PassOver);
+        assert_eq!(pass(&mut ahead, "a", 7, false), Passage::Lost(5));
+        assert_eq!(ahead.first_owed(), Some(0), "nothing is committed");
+        // A later whole write stands for them.
+        let owed = PassedOver { first: 0, records: 1 };
+        assert_eq!(pass(&mut ahead, "a", 8, true), Passage::Take(Some(owed)));
+        assert!(ahead.is_over(9));
+    }
+
+    #[test]
+    fn documents_beyond_the_bound_are_never_passed_over() {
+        let mut ahead = LookAhead::new(0, 1);
+        for offset in 0..4 {
+            ahead.found_whole(&id(if offset % 2 == 0 { "a" } else { "b" }), offset);
+        }
+        ahead.ended(4);
+        assert_eq!(pass(&mut ahead, "a", 0, true), Passage::PassOver);
+        assert_eq!(pass(&mut ahead, "b", 1, true), Passage::Take(None));
+    }
+}
