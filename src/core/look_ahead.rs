@@ -1,15 +1,16 @@
 //! Records that a later whole write of their document supersedes, found by reading ahead: a partition far behind need not keep
 //! them until that write comes.
 //!
-//! What is left of such a record is its document's first offset that is owed, and how many there are. The write that
-//! supersedes them takes both over, as if all had been folded (protocol, "Folding"); until then the watermark stays below the
-//! first of all.
+//! What is left of such records is the first offset, how many there are, and the geoshard, if all are in one. The write that
+//! supersedes them takes these over, as if all had been folded (protocol, "Folding"); until then the watermark stays below the first
+//! of all.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::base::clock::Instant;
-use crate::base::ids::DocId;
+use crate::base::ids::{DocId, ShardId};
+use crate::core::fold::Target;
 
 /// A document by two hashes of its id: two documents have the same with a probability of 2^-128.
 type Key = [u64; 2];
@@ -34,6 +35,8 @@ pub struct LookAhead {
     owed_since: Option<Instant>,
     /// When the first record was passed over.
     began: Option<Instant>,
+    /// Geoshards of records that were passed over.
+    shards: Vec<ShardId>,
 }
 
 /// The last whole write of a document, and what is owed of it. Small: there are many.
@@ -47,19 +50,29 @@ struct Document {
     records: u32,
     /// When the first was read, in milliseconds since `began`.
     since: u32,
+    place: Place,
 }
 
+/// The geoshard of several records, by its number; or one of those below.
+type Place = u16;
+/// None of them says where.
+const UNSAID: Place = Place::MAX - 1;
+/// They are in several, or it is unclear.
+const UNCLEAR: Place = Place::MAX;
+
 /// Records of one document that were passed over.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PassedOver {
     /// Offset of the first.
     pub first: i64,
     /// How many.
     pub records: u32,
+    /// Where they place the document; `None` if they say nothing of it.
+    pub target: Option<Target>,
 }
 
 /// What to do with a record.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Passage {
     /// Take it; it also stands for these.
     Take(Option<PassedOver>),
@@ -76,6 +89,8 @@ pub struct Coming<'a> {
     pub id: &'a DocId,
     /// Its offset.
     pub offset: i64,
+    /// Where it places the document.
+    pub targets: &'a [Target],
     /// It replaces the whole document, or deletes it.
     pub is_whole: bool,
     /// Something of the document is unfinished: the record is folded with it.
@@ -100,6 +115,7 @@ impl LookAhead {
             first_owed: i64::MAX,
             owed_since: None,
             began: None,
+            shards: Vec::new(),
         }
     }
 
@@ -111,7 +127,7 @@ impl LookAhead {
             document.last = last;
             self.superseded += 1;
         } else if self.documents.len() < self.max_documents {
-            self.documents.insert(key, Document { last, first: 0, records: 0, since: 0 });
+            self.documents.insert(key, Document { last, first: 0, records: 0, since: 0, place: UNSAID });
         }
     }
 
@@ -155,6 +171,7 @@ impl LookAhead {
         let Coming { offset, is_whole, now, .. } = coming;
         let key = self.key(coming.id);
         let Some(document) = self.documents.get_mut(&key) else { return Passage::Take(None) };
+        let shards = &mut self.shards;
         let last = self.start + i64::from(document.last);
         let millis = |time: Duration| u32::try_from(time.as_millis()).unwrap_or(u32::MAX);
         let passed = millis(self.began.map_or(Duration::ZERO, |began| now.since(began)));
@@ -164,7 +181,7 @@ impl LookAhead {
         if offset < last && !coming.is_held && !is_due {
             let Ok(first) = u32::try_from(offset - self.start) else { return Passage::Take(None) };
             if document.records == 0 {
-                (document.first, document.since) = (first, passed);
+                (document.first, document.since, document.place) = (first, passed, UNSAID);
                 self.began.get_or_insert(now);
                 if self.owing == 0 {
                     (self.first_owed, self.owed_since) = (offset, Some(now));
@@ -172,10 +189,14 @@ impl LookAhead {
                 self.owing += 1;
             }
             document.records = document.records.saturating_add(1);
+            document.place = both(document.place, place(shards, coming.targets));
             return Passage::PassOver;
         }
-        let owed = (document.records > 0)
-            .then(|| PassedOver { first: self.start + i64::from(document.first), records: document.records });
+        let owed = (document.records > 0).then(|| PassedOver {
+            first: self.start + i64::from(document.first),
+            records: document.records,
+            target: target(shards, document.place),
+        });
         if owed.is_some() && !is_whole {
             return Passage::Lost(last);
         }
@@ -190,6 +211,35 @@ impl LookAhead {
     fn key(&self, id: &DocId) -> Key {
         [self.hashers[0].hash_one(id.as_str()), self.hashers[1].hash_one(id.as_str())]
     }
+}
+
+/// The place that one record says.
+fn place(shards: &mut Vec<ShardId>, targets: &[Target]) -> Place {
+    match targets {
+        [] => UNSAID,
+        [Target::Shard(shard)] => {
+            let known = shards.iter().position(|known| known == shard);
+            let number = known.unwrap_or_else(|| {
+                shards.push(shard.clone());
+                shards.len() - 1
+            });
+            Place::try_from(number).ok().filter(|number| *number < UNSAID).unwrap_or(UNCLEAR)
+        }
+        _ => UNCLEAR,
+    }
+}
+
+fn both(one: Place, other: Place) -> Place {
+    match (one, other) {
+        (UNSAID, place) | (place, UNSAID) => place,
+        (one, other) if one == other => one,
+        _ => UNCLEAR,
+    }
+}
+
+fn target(shards: &[ShardId], place: Place) -> Option<Target> {
+    let shard = || shards.get(usize::from(place)).map_or(Target::Unclear, |shard| shard.clone().into());
+    (place != UNSAID).then(shard)
 }
 
 #[cfg(test)]
@@ -215,10 +265,47 @@ mod tests {
         ahead
     }
 
-    fn pass(ahead: &mut LookAhead, name: &str, offset: i64, is_whole: bool) -> Passage {
+    fn shard(name: &str) -> Target {
+        ShardId::new(name).unwrap().into()
+    }
+
+    fn pass_to(
+        ahead: &mut LookAhead,
+        name: &str,
+        offset: i64,
+        is_whole: bool,
+        targets: &[Target],
+    ) -> Passage {
         let max_age = Duration::from_secs(10);
         let now = at(offset.unsigned_abs());
-        ahead.pass(Coming { id: &id(name), offset, is_whole, is_held: false, now, max_age })
+        ahead.pass(Coming { id: &id(name), offset, targets, is_whole, is_held: false, now, max_age })
+    }
+
+    fn pass(ahead: &mut LookAhead, name: &str, offset: i64, is_whole: bool) -> Passage {
+        pass_to(ahead, name, offset, is_whole, &[])
+    }
+
+    #[test]
+    fn where_records_were_is_kept_if_all_were_in_one_geoshard() {
+        let (s, t) = (shard("s"), shard("t"));
+        let cases = [
+            (vec![s.clone()], vec![s.clone()], Some(s.clone())),
+            (vec![], vec![t.clone()], Some(t.clone())),
+            (vec![s.clone()], vec![], Some(s.clone())),
+            (vec![s.clone()], vec![t.clone()], Some(Target::Unclear)),
+            (vec![s.clone(), t.clone()], vec![s.clone()], Some(Target::Unclear)),
+            (vec![Target::Nowhere], vec![], Some(Target::Unclear)),
+            (vec![], vec![], None),
+        ];
+        for (first, second, expected) in cases {
+            let mut ahead = table();
+            // Of another document; its geoshard has the number 0.
+            pass_to(&mut ahead, "b", 0, true, std::slice::from_ref(&t));
+            pass_to(&mut ahead, "a", 0, true, &first);
+            pass_to(&mut ahead, "a", 2, true, &second);
+            let Passage::Take(Some(owed)) = pass(&mut ahead, "a", 5, true) else { panic!("{first:?}") };
+            assert_eq!(owed.target, expected, "{first:?}, {second:?}");
+        }
     }
 
     #[test]
@@ -231,7 +318,7 @@ mod tests {
         assert_eq!(pass(&mut ahead, "a", 3, false), Passage::PassOver, "a patch is superseded as well");
         assert_eq!(pass(&mut ahead, "c", 4, false), Passage::Take(None));
         assert!(ahead.first_owed() == Some(0) && !ahead.is_over(6));
-        let owed = PassedOver { first: 0, records: 3 };
+        let owed = PassedOver { first: 0, records: 3, target: None };
         assert_eq!(pass(&mut ahead, "a", 5, true), Passage::Take(Some(owed)));
         assert!(ahead.first_owed().is_none() && ahead.is_over(6) && !ahead.is_over(5));
         assert_eq!(pass(&mut ahead, "a", 6, false), Passage::Take(None), "beyond the end");
@@ -249,7 +336,8 @@ mod tests {
 
         let mut ahead = table();
         let max_age = Duration::from_secs(10);
-        let held = Coming { id: &id("a"), offset: 0, is_whole: true, is_held: true, now: at(0), max_age };
+        let (id, targets) = (&id("a"), &[][..]);
+        let held = Coming { id, offset: 0, targets, is_whole: true, is_held: true, now: at(0), max_age };
         assert_eq!(ahead.pass(held), Passage::Take(None));
         assert_eq!(ahead.first_owed(), None);
     }
@@ -261,7 +349,7 @@ mod tests {
         assert_eq!(pass(&mut ahead, "a", 7, false), Passage::Lost(5));
         assert_eq!(ahead.first_owed(), Some(0), "nothing is committed");
         // A later whole write stands for them.
-        let owed = PassedOver { first: 0, records: 1 };
+        let owed = PassedOver { first: 0, records: 1, target: None };
         assert_eq!(pass(&mut ahead, "a", 8, true), Passage::Take(Some(owed)));
         assert!(ahead.is_over(9));
     }

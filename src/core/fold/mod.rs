@@ -134,9 +134,8 @@ impl Fold {
         self.steps.absorb(newer.steps.clone());
     }
 
-    /// Stands for `records` earlier ones as well, from `first` on, which it supersedes: what they said of the document's place is
-    /// not known any more.
-    pub fn stand_for(&mut self, first: Position, records: u32) {
+    /// Stands for `records` earlier ones as well, from `first` on, which it supersedes; `target`: where they placed the document.
+    pub fn stand_for(&mut self, first: Position, records: u32, target: Option<Target>) {
         debug_assert!(
             first < self.first && self.whole_at == Some(self.first),
             "{first} is superseded by {}",
@@ -144,8 +143,10 @@ impl Fold {
         );
         self.first = first;
         self.records = self.records.saturating_add(records);
-        if let Err(place) = self.targets.binary_search(&Target::Unclear) {
-            self.targets.insert(place, Target::Unclear);
+        if let Some(target) = target
+            && let Err(place) = self.targets.binary_search(&target)
+        {
+            self.targets.insert(place, target);
         }
     }
 

@@ -230,7 +230,9 @@ impl Ledger {
     /// Takes a decoded record. A fold that it makes undeliverable (a patch that leaves its document without a location)
     /// is returned by [`Ledger::take_rejected`].
     pub fn take(&mut self, write: Write, now: Instant) {
-        self.add_write(write, None, now);
+        let offset = write.position.offset();
+        let (id, fold) = self.rules.fold(write);
+        self.add_fold(id, fold, offset, None, now);
     }
 
     /// The same, unless a later write is known to supersede it: then it is only owed. An old one is taken, too: `max_age`.
@@ -240,15 +242,17 @@ impl Ledger {
         max_age: Duration,
         now: Instant,
     ) -> Result<(), SupersedingLost> {
-        let offset = write.position.offset();
-        let is_held = self.look_ahead.is_some() && self.is_held(&write.id);
-        let Some(ahead) = &mut self.look_ahead else {
+        if self.look_ahead.is_none() {
             self.take(write, now);
             return Ok(());
-        };
+        }
+        let offset = write.position.offset();
         let is_whole = matches!(write.body, Body::Index { .. } | Body::Delete);
-        match ahead.pass(Coming { id: &write.id, offset, is_whole, is_held, now, max_age }) {
-            Passage::Take(owed) => self.add_write(write, owed, now),
+        let (id, fold) = self.rules.fold(write);
+        let is_held = self.is_held(&id);
+        let coming = Coming { id: &id, offset, targets: &fold.targets, is_whole, is_held, now, max_age };
+        match self.look_ahead.as_mut().map_or(Passage::Take(None), |ahead| ahead.pass(coming)) {
+            Passage::Take(owed) => self.add_fold(id, fold, offset, owed, now),
             Passage::PassOver => self.read_up_to(offset + 1),
             Passage::Lost(passed_over_for) => return Err(SupersedingLost { offset, passed_over_for }),
         }
@@ -281,13 +285,12 @@ impl Ledger {
             || self.withheld.contains_key(id)
     }
 
-    fn add_write(&mut self, write: Write, owed: Option<PassedOver>, now: Instant) {
-        let (offset, mut score) = (write.position.offset(), write.position.offset());
-        let (id, mut fold) = self.rules.fold(write);
+    fn add_fold(&mut self, id: DocId, mut fold: Fold, offset: i64, owed: Option<PassedOver>, now: Instant) {
+        let mut score = offset;
         if let Some(owed) = owed
             && let Some(first) = Position::new(self.epoch, owed.first)
         {
-            fold.stand_for(first, owed.records);
+            fold.stand_for(first, owed.records, owed.target);
             score = owed.first;
         }
         let dirty = Dirty::new(&id, Arc::new(fold), now);
