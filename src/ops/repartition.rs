@@ -103,7 +103,7 @@ pub enum RepartitionError {
     Overwritten,
     /// Producers write.
     #[error(
-        "partition {0} received records although all producers are stopped (--producers-stopped); nothing was changed"
+        "partition {0} receives records although all producers are stopped (--producers-stopped): find who writes, and repeat the command"
     )]
     ProducersWrite(i32),
 }
