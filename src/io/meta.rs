@@ -12,6 +12,7 @@ use crate::base::ids::DocId;
 use crate::base::position::{Epoch, Position};
 use crate::io::elastic::rounds::{BulkOutcome, GetOutcome, Halt, RequestDeadline, RequestSender};
 use crate::io::elastic::{BulkOp, Get, Index, WriteCondition};
+use crate::io::kafka::TopicFactsFound;
 use crate::io::stored::key;
 
 /// The topic as it was when its positions were first written.
@@ -139,6 +140,12 @@ pub enum EpochNeeded {
 }
 
 impl TopicFacts {
+    /// The topic as the brokers describe it.
+    pub fn found(epoch: Epoch, found: TopicFactsFound) -> Self {
+        let TopicFactsFound { topic_id, partitions } = found;
+        Self { epoch, topic_id, partitions, map: None, added: None }
+    }
+
     /// `_id` of the facts about `topic`.
     pub fn key(topic: &str) -> DocId {
         key(format!("topic/{topic}"))

@@ -14,7 +14,8 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 use crate::io::kafka::{
-    TopicFactsError, add_leader_epochs, client_config, leader_epoch, set_leader_epoch, topic_facts,
+    TopicFactsError, TopicFactsFound, add_leader_epochs, client_config, leader_epoch, set_leader_epoch,
+    topic_facts,
 };
 use crate::support::config::Config;
 use crate::worker::record::Record;
@@ -76,6 +77,18 @@ pub enum RecordsError {
     /// A signal.
     #[error("interrupted; nothing was changed")]
     Interrupted,
+}
+
+/// Asks about the configured topic, on a thread for calls that block.
+pub(super) async fn ask<T: Send + 'static>(
+    config: &Config,
+    stop: &CancellationToken,
+    question: impl FnOnce(&RecordsReader) -> Result<T, RecordsError> + Send + 'static,
+) -> Result<T, RecordsError> {
+    let (config, stop) = (config.clone(), stop.clone());
+    tokio::task::spawn_blocking(move || question(&RecordsReader::new(&config, &config.kafka.topic, stop)?))
+        .await
+        .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
 /// How brokers refuse an offset from outside a group that has members.
@@ -152,11 +165,15 @@ impl RecordsReader {
         &self.consumer
     }
 
+    /// The topic as the brokers describe it.
+    pub fn describe(&self) -> Result<TopicFactsFound, RecordsError> {
+        let found = topic_facts(self.consumer.client(), &self.topic, TIMEOUT);
+        found.map_err(|error| RecordsError::Describe { topic: self.topic.clone(), error })
+    }
+
     /// The number of partitions.
     pub fn partitions(&self) -> Result<i32, RecordsError> {
-        let facts = topic_facts(self.consumer.client(), &self.topic, TIMEOUT);
-        let describe = |error| RecordsError::Describe { topic: self.topic.clone(), error };
-        Ok(facts.map_err(describe)?.partitions)
+        Ok(self.describe()?.partitions)
     }
 
     /// The first offset of a partition, and the one after its last.

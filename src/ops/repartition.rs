@@ -12,19 +12,16 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 use super::group::stopped_partitions;
-use super::records::{RecordsError, RecordsReader};
+use super::records::{RecordsError, RecordsReader, ask};
 use crate::base::clock::Clock;
 use crate::base::figures;
 use crate::base::position::Epoch;
 use crate::base::progress::{Progress, Tell};
 use crate::io::elastic::Elastic;
-use crate::io::kafka::topic_facts;
 use crate::io::meta::{AddedPartitions, EpochNeeded, TopicFacts};
 use crate::io::stored::{RecordError, StoredRecord};
 use crate::support::config::Config;
 
-/// How long the brokers may take to describe the topic.
-const TOPIC_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of looks at committed offsets.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval of questions which partitions are stopped.
@@ -142,14 +139,7 @@ impl Repartition<'_> {
     /// What is remembered of the topic, and how many partitions it has now.
     async fn added(&self) -> Result<(TopicFacts, i32), RepartitionError> {
         let topic = &self.config.kafka.topic;
-        let (config, name) = (self.config.clone(), topic.clone());
-        let found = blocking(move || {
-            use rdkafka::consumer::Consumer as _;
-            let reader = RecordsReader::new(&config, &name, CancellationToken::new())?;
-            topic_facts(reader.consumer().client(), &name, TOPIC_TIMEOUT)
-                .map_err(|error| RecordsError::Describe { topic: name, error })
-        })
-        .await?;
+        let found = ask(self.config, &self.stop, RecordsReader::describe).await?;
         let id = TopicFacts::key(topic);
         let stored = StoredRecord::new(self.elastic, &id, self.config.elasticsearch.request_timeout);
         let Some((source, _)) = stored.read().await? else {
@@ -157,13 +147,7 @@ impl Repartition<'_> {
         };
         let remembered: TopicFacts =
             serde_json::from_slice(&source).map_err(|error| RecordError::unreadable(&id, &error))?;
-        let now = TopicFacts {
-            epoch: self.config.positions.epoch,
-            topic_id: found.topic_id,
-            partitions: found.partitions,
-            map: None,
-            added: None,
-        };
+        let now = TopicFacts::found(self.config.positions.epoch, found);
         let all = judge(&remembered, &now, self.producers)?;
         Ok((remembered, all))
     }
@@ -235,19 +219,11 @@ impl Repartition<'_> {
     }
 
     async fn ranges(&self, partitions: i32) -> Result<BTreeMap<i32, Range<i64>>, RecordsError> {
-        self.ask(move |reader| reader.ranges(partitions)).await
+        ask(self.config, &self.stop, move |reader| reader.ranges(partitions)).await
     }
 
     async fn committed(&self, partitions: i32) -> Result<BTreeMap<i32, i64>, RecordsError> {
-        self.ask(move |reader| reader.committed(0..partitions)).await
-    }
-
-    async fn ask<T: Send + 'static>(
-        &self,
-        question: impl FnOnce(&RecordsReader) -> Result<T, RecordsError> + Send + 'static,
-    ) -> Result<T, RecordsError> {
-        let (config, stop) = (self.config.clone(), self.stop.clone());
-        blocking(move || question(&RecordsReader::new(&config, &config.kafka.topic, stop)?)).await
+        ask(self.config, &self.stop, move |reader| reader.committed(0..partitions)).await
     }
 
     async fn pause(&self) -> Result<(), RecordsError> {
@@ -296,12 +272,6 @@ fn behind(
         let done = committed.get(&partition).copied().unwrap_or(range.start).max(range.start);
         (partition, u64::try_from(range.end - done).unwrap_or(0))
     })
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
 #[cfg(test)]

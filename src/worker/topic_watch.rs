@@ -76,13 +76,7 @@ pub fn difference(
     if is_same_topic && found.partitions < started_with.partitions {
         return None;
     }
-    let now = TopicFacts {
-        epoch: started_with.epoch,
-        topic_id: found.topic_id.clone(),
-        partitions: found.partitions,
-        map: None,
-        added: None,
-    };
+    let now = TopicFacts::found(started_with.epoch, found.clone());
     TopicFacts::allows(started_with, &now).err()
 }
 

@@ -255,13 +255,9 @@ pub async fn check(target: &CheckTarget, elastic: &dyn Elastic) -> CheckReport {
     let mut findings = kafka.findings;
     findings.extend(search.findings);
     let configured = target.map.fingerprint();
-    let mut topic = kafka.topic.map(|topic| TopicFacts {
-        epoch: target.epoch,
-        topic_id: topic.topic_id,
-        partitions: topic.partitions,
-        map: Some(configured.clone()),
-        added: None,
-    });
+    let mut topic = kafka
+        .topic
+        .map(|topic| TopicFacts { map: Some(configured.clone()), ..TopicFacts::found(target.epoch, topic) });
     // The record of the maps, if any, takes precedence over the fingerprint stored with the topic.
     let judged = stored.as_ref().map(|stored| maps::judge(&stored.record, target));
     if let (Some(now), Some(mut remembered)) = (&topic, search.remembered) {

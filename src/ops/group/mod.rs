@@ -27,15 +27,12 @@ use super::dead_letters::{LetterFilter, LetterSeen};
 use super::records::{RecordsError, RecordsReader};
 use crate::io::claims::Claim;
 use crate::io::elastic::{AdminCall, Elastic, Get, GetAnswer, Index, Method};
-use crate::io::kafka::topic_facts;
 use crate::io::maps::{MapsStore, Stored};
 use crate::io::meta::{TopicFacts, Watermark};
 use crate::support::config::Config;
 
 /// How long the brokers may take to describe the group.
 const GROUP_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the brokers may take to describe the topic.
-const TOPIC_TIMEOUT: Duration = Duration::from_secs(10);
 /// Dead letters made since then are news.
 pub const RECENT: Duration = Duration::from_secs(3600);
 
@@ -206,18 +203,9 @@ impl Question {
     async fn kafka(&self, counted: Option<LettersCount>) -> Result<KafkaSide, RecordsError> {
         let (config, stop, newest) = (self.config.clone(), self.stop.clone(), self.newest_letters);
         blocking(move || {
-            use rdkafka::consumer::Consumer as _;
             let topic = &config.kafka.topic;
             let reader = RecordsReader::new(&config, topic, stop.clone())?;
-            let found = topic_facts(reader.consumer().client(), topic, TOPIC_TIMEOUT)
-                .map_err(|error| RecordsError::Describe { topic: topic.clone(), error })?;
-            let facts = TopicFacts {
-                epoch: config.positions.epoch,
-                topic_id: found.topic_id,
-                partitions: found.partitions,
-                map: None,
-                added: None,
-            };
+            let facts = TopicFacts::found(config.positions.epoch, reader.describe()?);
             let group = members::describe(reader.consumer(), &config.kafka.group_id, topic, GROUP_TIMEOUT);
             let sample = sample(&reader, facts.partitions)?;
             let count = |topic: &str| LettersCount {

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::offsets::UnusableMark;
 pub use self::restore::Restored;
 pub use self::take::SnapshotTaken;
-use super::records::{RecordsError, RecordsReader};
+use super::records::{RecordsError, RecordsReader, ask};
 use crate::base::ids::DocId;
 use crate::base::position::Epoch;
 use crate::base::progress::Tell;
@@ -239,11 +239,7 @@ impl Snapshots<'_> {
         &self,
         question: impl FnOnce(&RecordsReader) -> Result<T, RecordsError> + Send + 'static,
     ) -> Result<T, RecordsError> {
-        let (config, stop) = (self.config.clone(), self.stop.clone());
-        let asked = tokio::task::spawn_blocking(move || {
-            question(&RecordsReader::new(&config, &config.kafka.topic, stop)?)
-        });
-        asked.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+        ask(self.config, &self.stop, question).await
     }
 }
 

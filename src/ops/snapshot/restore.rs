@@ -8,8 +8,6 @@ use std::fmt;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::Consumer as _;
-
 use super::offsets::offsets;
 use super::{SnapshotError, SnapshotMark, SnapshotPlace, Snapshots};
 use crate::base::figures;
@@ -17,13 +15,9 @@ use crate::base::ids::DocId;
 use crate::base::progress::Progress;
 use crate::io::claims::Claim;
 use crate::io::elastic::{Index, Method, SeqNo};
-use crate::io::kafka::topic_facts;
 use crate::io::maps::MapsStore;
 use crate::io::meta::{TopicFacts, Watermark};
-use crate::ops::records::RecordsError;
 
-/// How long the brokers may take to describe the topic.
-const TOPIC_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long nothing may be restored before the rest is given up.
 const MAX_STANDSTILL: Duration = Duration::from_secs(60);
 
@@ -122,17 +116,9 @@ impl Snapshots<'_> {
     }
 
     async fn topic_now(&self) -> Result<TopicNow, SnapshotError> {
-        let (topic, epoch) = (self.config.kafka.topic.clone(), self.config.positions.epoch);
+        let epoch = self.config.positions.epoch;
         let asked = self.ask(move |reader| {
-            let found = topic_facts(reader.consumer().client(), &topic, TOPIC_TIMEOUT);
-            let found = found.map_err(|error| RecordsError::Describe { topic, error })?;
-            let facts = TopicFacts {
-                epoch,
-                topic_id: found.topic_id,
-                partitions: found.partitions,
-                map: None,
-                added: None,
-            };
+            let facts = TopicFacts::found(epoch, reader.describe()?);
             Ok(TopicNow { ranges: reader.ranges(facts.partitions)?, facts })
         });
         Ok(asked.await?)

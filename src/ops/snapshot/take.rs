@@ -4,18 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::Consumer as _;
-
 use super::{SnapshotError, SnapshotMark, SnapshotPlace, Snapshots};
 use crate::base::progress::Progress;
 use crate::io::elastic::Index;
-use crate::io::kafka::topic_facts;
 use crate::io::maps::{MapsRecord, MapsState, MapsStore};
 use crate::io::stored::StoredRecord;
-use crate::ops::records::RecordsError;
-
-/// How long the brokers may take to describe the topic.
-const TOPIC_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A snapshot that can be restored.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -160,11 +153,9 @@ impl Snapshots<'_> {
     }
 
     async fn write_mark(&self, place: &SnapshotPlace) -> Result<(), SnapshotError> {
-        let topic = self.config.kafka.topic.clone();
         let (topic_id, offsets) = self
-            .ask(move |reader| {
-                let facts = topic_facts(reader.consumer().client(), &topic, TOPIC_TIMEOUT);
-                let facts = facts.map_err(|error| RecordsError::Describe { topic, error })?;
+            .ask(|reader| {
+                let facts = reader.describe()?;
                 let ranges = reader.ranges(facts.partitions)?;
                 let committed = reader.committed(0..facts.partitions)?;
                 let one = |(partition, range): (i32, std::ops::Range<i64>)| {
