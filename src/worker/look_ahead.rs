@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::{BoxFuture, FutureExt};
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::ClientConfig;
+use rdkafka::consumer::BaseConsumer;
 use rdkafka::error::{KafkaError, KafkaResult};
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::record::Record;
+use super::reread::start_at;
 use crate::core::decode::Decoder;
 use crate::core::look_ahead::LookAhead;
 use crate::core::schemas::Schemas;
@@ -86,10 +87,7 @@ fn read(
     stop: &CancellationToken,
 ) -> KafkaResult<LookAhead> {
     let consumer: BaseConsumer = client.create()?;
-    let mut list = TopicPartitionList::new();
-    list.add_partition_offset(topic, partition, Offset::Offset(from))?;
-    // With `assign` and without `subscribe`, the client joins no group.
-    consumer.assign(&list)?;
+    start_at(&consumer, topic, partition, from)?;
     // Its records need none.
     let mut schemas = Schemas::new();
     let (mut next, mut records, mut heard, mut trouble) = (from, 0, Instant::now(), None);

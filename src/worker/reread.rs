@@ -136,7 +136,7 @@ fn read(
 }
 
 /// With `assign` and without `subscribe`, the client joins no group.
-fn start_at(consumer: &BaseConsumer, topic: &str, partition: i32, offset: i64) -> KafkaResult<()> {
+pub(super) fn start_at(consumer: &BaseConsumer, topic: &str, partition: i32, offset: i64) -> KafkaResult<()> {
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(topic, partition, Offset::Offset(offset))?;
     consumer.assign(&list)

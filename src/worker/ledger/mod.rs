@@ -232,7 +232,8 @@ impl Ledger {
     pub fn take(&mut self, write: Write, now: Instant) {
         let offset = write.position.offset();
         let (id, fold) = self.rules.fold(write);
-        self.add_fold(id, fold, offset, None, now);
+        let dirty = Dirty::new(&id, Arc::new(fold), now);
+        self.add_read(id, offset, offset, dirty);
     }
 
     /// The same, unless a later write is known to supersede it: then it is only owed. An old one is taken, too: `max_age`.
@@ -242,23 +243,32 @@ impl Ledger {
         max_age: Duration,
         now: Instant,
     ) -> Result<(), SupersedingLost> {
-        if self.look_ahead.is_none() {
+        let Some(mut ahead) = self.look_ahead.take() else {
             self.take(write, now);
             return Ok(());
-        }
+        };
         let offset = write.position.offset();
         let is_whole = matches!(write.body, Body::Index { .. } | Body::Delete);
-        let (id, fold) = self.rules.fold(write);
+        let (id, mut fold) = self.rules.fold(write);
         let is_held = self.is_held(&id);
         let coming = Coming { id: &id, offset, targets: &fold.targets, is_whole, is_held, now, max_age };
-        match self.look_ahead.as_mut().map_or(Passage::Take(None), |ahead| ahead.pass(coming)) {
-            Passage::Take(owed) => self.add_fold(id, fold, offset, owed, now),
-            Passage::PassOver => self.read_up_to(offset + 1),
+        let passage = ahead.pass(coming);
+        self.look_ahead = Some(ahead).filter(|ahead| !ahead.is_over(offset + 1));
+        let score = match passage {
+            Passage::Take(None) => offset,
+            Passage::Take(Some(PassedOver { first, records, target })) => {
+                // An offset below one that has a position has one, too.
+                fold.stand_for(Position::new(self.epoch, first).unwrap_or(fold.first), records, target);
+                first
+            }
+            Passage::PassOver => {
+                self.read_up_to(offset + 1);
+                return Ok(());
+            }
             Passage::Lost(passed_over_for) => return Err(SupersedingLost { offset, passed_over_for }),
-        }
-        if self.look_ahead.as_ref().is_some_and(|ahead| ahead.is_over(offset + 1)) {
-            self.look_ahead = None;
-        }
+        };
+        let dirty = Dirty::new(&id, Arc::new(fold), now);
+        self.add_read(id, offset, score, dirty);
         Ok(())
     }
 
@@ -285,15 +295,8 @@ impl Ledger {
             || self.withheld.contains_key(id)
     }
 
-    fn add_fold(&mut self, id: DocId, mut fold: Fold, offset: i64, owed: Option<PassedOver>, now: Instant) {
-        let mut score = offset;
-        if let Some(owed) = owed
-            && let Some(first) = Position::new(self.epoch, owed.first)
-        {
-            fold.stand_for(first, owed.records, owed.target);
-            score = owed.first;
-        }
-        let dirty = Dirty::new(&id, Arc::new(fold), now);
+    /// Adds the record at `offset`; `score`: the first one that it stands for.
+    fn add_read(&mut self, id: DocId, offset: i64, score: i64, dirty: Dirty) {
         self.bytes += dirty.bytes;
         let mut dirty = Some(dirty);
         if !self.fetching.is_empty() {
