@@ -61,7 +61,7 @@ fn producers_write_while_a_snapshot_is_taken_and_restored() {
         );
     });
     assert_eq!(blocked(&world), 0);
-    failed(&world.geofold(&["snapshot", &place]), 1, "there is one of this name");
+    failed(&world.geofold(&["snapshot", &place]), 1, "exists: choose another name");
     let (last, rest) = since.split_at(1_000);
     send(&world, last, &mut truth);
     world.wait_until_committed(TIMEOUT);

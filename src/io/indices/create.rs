@@ -26,7 +26,7 @@ pub struct CreateReport {
     pub differences: Vec<IndexDifference>,
 }
 
-/// Indices could not be listed or created.
+/// A request about indices failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum IndicesError {
     /// No usable answer.

@@ -33,7 +33,7 @@ use super::records::{RecordsError, RecordsReader, ask};
 use crate::base::ids::DocId;
 use crate::base::position::Epoch;
 use crate::base::progress::Tell;
-use crate::io::elastic::{CallError, Elastic};
+use crate::io::elastic::Elastic;
 use crate::io::indices::IndicesError;
 use crate::io::maps::MapsStoreError;
 use crate::io::stored::{RecordError, key};
@@ -115,7 +115,7 @@ pub enum SnapshotError {
     /// Kafka.
     #[error(transparent)]
     Records(#[from] RecordsError),
-    /// Indices cannot be listed.
+    /// A request about indices or snapshots failed.
     #[error(transparent)]
     Indices(#[from] IndicesError),
     /// The mark cannot be stored.
@@ -124,24 +124,9 @@ pub enum SnapshotError {
     /// Maps or claims cannot be read.
     #[error(transparent)]
     Maps(#[from] MapsStoreError),
-    /// No usable answer.
-    #[error("cannot {doing}: {error}")]
-    Call {
-        /// What was being done.
-        doing: String,
-        /// Why not.
-        error: CallError,
-    },
-    /// Elasticsearch refused.
-    #[error("cannot {doing}: elasticsearch answered {status}: {reason}")]
-    Refused {
-        /// What was being done.
-        doing: String,
-        /// HTTP status.
-        status: u16,
-        /// In its words.
-        reason: String,
-    },
+    /// There is one of this name.
+    #[error("{0} exists: choose another name, or delete it")]
+    Exists(SnapshotPlace),
     /// There is nothing to take.
     #[error("there are no indices {0}-*: geofold shards create makes them")]
     NoIndices(String),
@@ -181,7 +166,7 @@ pub enum SnapshotError {
         /// Why the snapshot failed, or that it did not.
         failure: String,
         /// Why the block stays.
-        error: Box<SnapshotError>,
+        error: IndicesError,
     },
     /// The snapshot is not one of these indices.
     #[error(

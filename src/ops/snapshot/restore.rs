@@ -45,15 +45,14 @@ type StampedClaims = Vec<Option<(Claim, SeqNo)>>;
 /// A partition whose claim has changed, and who owns it; nobody if its owner has ended in order.
 fn changed(before: &StampedClaims, now: &StampedClaims) -> Option<(usize, Option<String>)> {
     let stamp = |claim: &Option<(Claim, SeqNo)>| claim.as_ref().map(|(_, stamp)| *stamp);
-    let mut changes = now.iter().enumerate().filter_map(|(partition, claim)| {
+    let changes = now.iter().enumerate().filter_map(|(partition, claim)| {
         let (claim, now) = claim.as_ref()?;
         let was = before.get(partition).and_then(stamp);
         let owner = || claim.ended_ms.is_none().then(|| claim.owner.clone());
         (was != Some(*now)).then(|| (partition, owner()))
     });
-    let first = changes.next()?;
     // An owner counts for more than an end.
-    Some(if first.1.is_some() { first } else { changes.find(|change| change.1.is_some()).unwrap_or(first) })
+    changes.max_by_key(|(_, owner)| owner.is_some())
 }
 
 /// The topic as it is now.
@@ -95,14 +94,14 @@ impl Snapshots<'_> {
     /// The indices of the prefix in a complete snapshot.
     async fn in_snapshot(&self, place: &SnapshotPlace) -> Result<Vec<String>, SnapshotError> {
         let found = self.snapshot(place).await?.unwrap_or_default();
-        let (state, reason) = match found["state"].as_str() {
-            Some("SUCCESS") => ("", ""),
-            Some(state) => (state, "only a complete snapshot can be restored"),
-            None => ("MISSING", "elasticsearch knows no such repository or snapshot"),
-        };
-        if !state.is_empty() {
+        let incomplete = |state: &str, reason: &str| {
             let (state, reason) = (state.to_owned(), reason.to_owned());
-            return Err(SnapshotError::Incomplete { place: place.clone(), state, reason });
+            Err(SnapshotError::Incomplete { place: place.clone(), state, reason })
+        };
+        match found["state"].as_str() {
+            Some("SUCCESS") => {}
+            Some(state) => return incomplete(state, "only a complete snapshot can be restored"),
+            None => return incomplete("MISSING", "elasticsearch knows no such repository or snapshot"),
         }
         let prefix = &self.config.elasticsearch.prefix;
         let start = format!("{prefix}-");

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{SnapshotError, SnapshotPlace, Snapshots};
+use super::{SnapshotPlace, Snapshots};
 use crate::base::ids::DocId;
 use crate::io::elastic::{AdminCall, Index, Method};
-use crate::io::indices;
+use crate::io::indices::{self, IndicesError};
 
 /// Minimum request timeout: deletes and blocks of many indices take long.
 const MIN_TIMEOUT: Duration = Duration::from_secs(60);
@@ -29,15 +29,15 @@ impl Snapshots<'_> {
         path: String,
         body: Option<Value>,
         doing: &str,
-    ) -> Result<Value, SnapshotError> {
+    ) -> Result<Value, IndicesError> {
         let call = AdminCall { method, path, body };
         let answer = self.elastic.admin(call, self.timeout()).await;
-        let answer = answer.map_err(|error| SnapshotError::Call { doing: doing.to_owned(), error })?;
+        let answer = answer.map_err(|error| IndicesError::Call { doing: doing.to_owned(), error })?;
         match answer.status {
             200..=299 => Ok(answer.body),
             status => {
                 let reason = crate::io::elastic::decode::reason(&answer);
-                Err(SnapshotError::Refused { doing: doing.to_owned(), status, reason })
+                Err(IndicesError::Refused { doing: doing.to_owned(), status, reason })
             }
         }
     }
@@ -48,15 +48,15 @@ impl Snapshots<'_> {
         method: Method,
         path: String,
         doing: &str,
-    ) -> Result<Option<Value>, SnapshotError> {
+    ) -> Result<Option<Value>, IndicesError> {
         match self.request(method, path, None, doing).await {
-            Err(SnapshotError::Refused { status: 404, .. }) => Ok(None),
+            Err(IndicesError::Refused { status: 404, .. }) => Ok(None),
             found => found.map(Some),
         }
     }
 
     /// All indices of the prefix, sorted.
-    pub(super) async fn indices(&self) -> Result<Vec<String>, SnapshotError> {
+    pub(super) async fn indices(&self) -> Result<Vec<String>, IndicesError> {
         let prefix = &self.config.elasticsearch.prefix;
         let found = indices::find(self.elastic, prefix, self.timeout()).await?;
         let mut names: Vec<String> = found.names().map(str::to_owned).collect();
@@ -77,7 +77,7 @@ impl Snapshots<'_> {
         end: &str,
         body: Option<&Value>,
         doing: &str,
-    ) -> Result<(), SnapshotError> {
+    ) -> Result<(), IndicesError> {
         for group in groups(names) {
             self.request(method, format!("/{group}{end}"), body.cloned(), doing).await?;
         }
@@ -85,18 +85,18 @@ impl Snapshots<'_> {
     }
 
     /// Lets no write in any more. What was let in before has been carried out when this returns.
-    pub(super) async fn block(&self, names: &[String]) -> Result<(), SnapshotError> {
+    pub(super) async fn block(&self, names: &[String]) -> Result<(), IndicesError> {
         self.each_group(names, Method::Put, "/_block/write", None, "block writes").await
     }
 
-    pub(super) async fn unblock_indices(&self, names: &[String]) -> Result<(), SnapshotError> {
+    pub(super) async fn unblock_indices(&self, names: &[String]) -> Result<(), IndicesError> {
         let body = json!({"index.blocks.write": null});
         let mut tries = 0;
         loop {
             let done = self.each_group(names, Method::Put, "/_settings", Some(&body), "unblock writes").await;
             tries += 1;
             match done {
-                Err(SnapshotError::Call { .. }) if tries < UNBLOCK_TRIES => {
+                Err(IndicesError::Call { .. }) if tries < UNBLOCK_TRIES => {
                     tokio::time::sleep(POLL_INTERVAL).await;
                 }
                 done => return done,
@@ -105,7 +105,7 @@ impl Snapshots<'_> {
     }
 
     /// Those of the indices of the prefix whose writes are blocked.
-    pub(super) async fn blocked(&self) -> Result<Vec<String>, SnapshotError> {
+    pub(super) async fn blocked(&self) -> Result<Vec<String>, IndicesError> {
         let prefix = &self.config.elasticsearch.prefix;
         let path = format!("/{prefix}-*/_settings/index.blocks.write?flat_settings=true");
         let settings = self.find(Method::Get, path, "ask which writes are blocked").await?;
@@ -118,7 +118,7 @@ impl Snapshots<'_> {
         Ok(blocked.map(|(name, _)| name.clone()).collect())
     }
 
-    pub(super) async fn delete_indices(&self, names: &[String]) -> Result<(), SnapshotError> {
+    pub(super) async fn delete_indices(&self, names: &[String]) -> Result<(), IndicesError> {
         self.each_group(names, Method::Delete, "", None, "delete the indices").await
     }
 
@@ -127,14 +127,14 @@ impl Snapshots<'_> {
         &self,
         place: &SnapshotPlace,
         indices: &[String],
-    ) -> Result<(), SnapshotError> {
+    ) -> Result<(), IndicesError> {
         let body = json!({"indices": indices.join(","), "include_global_state": false, "partial": false});
         self.request(Method::Put, path(place), Some(body), &format!("begin the snapshot {place}")).await?;
         Ok(())
     }
 
     /// What Elasticsearch says of a snapshot; `None` if there is none.
-    pub(super) async fn snapshot(&self, place: &SnapshotPlace) -> Result<Option<Value>, SnapshotError> {
+    pub(super) async fn snapshot(&self, place: &SnapshotPlace) -> Result<Option<Value>, IndicesError> {
         let doing = format!("look at the snapshot {place}");
         let found = self.find(Method::Get, path(place), &doing).await?;
         Ok(found.and_then(|mut found| found["snapshots"].get_mut(0).map(Value::take)))
@@ -149,7 +149,7 @@ impl Snapshots<'_> {
     }
 
     /// Deletes a snapshot, or ends one that is being taken.
-    pub(super) async fn delete_snapshot(&self, place: &SnapshotPlace) -> Result<(), SnapshotError> {
+    pub(super) async fn delete_snapshot(&self, place: &SnapshotPlace) -> Result<(), IndicesError> {
         self.find(Method::Delete, path(place), &format!("delete the snapshot {place}")).await?;
         Ok(())
     }
@@ -160,7 +160,7 @@ impl Snapshots<'_> {
         place: &SnapshotPlace,
         index: &str,
         name: &str,
-    ) -> Result<(), SnapshotError> {
+    ) -> Result<(), IndicesError> {
         let body = json!({
             "indices": index, "include_global_state": false, "include_aliases": false,
             "rename_pattern": ".+", "rename_replacement": name,
@@ -176,7 +176,7 @@ impl Snapshots<'_> {
         &self,
         place: &SnapshotPlace,
         indices: &[String],
-    ) -> Result<(), SnapshotError> {
+    ) -> Result<(), IndicesError> {
         let body = json!({
             "indices": indices.join(","), "include_global_state": false,
             "ignore_index_settings": ["index.blocks.write"],
@@ -187,7 +187,7 @@ impl Snapshots<'_> {
     }
 
     /// How many of these indices have no data yet, and whether any is being restored.
-    pub(super) async fn missing(&self, names: &[String]) -> Result<(usize, bool), SnapshotError> {
+    pub(super) async fn missing(&self, names: &[String]) -> Result<(usize, bool), IndicesError> {
         let prefix = &self.config.elasticsearch.prefix;
         let path = format!("/_cluster/health/{prefix}-*?level=indices");
         let health = self.request(Method::Get, path, None, "look at the restored indices").await?;
@@ -204,7 +204,7 @@ impl Snapshots<'_> {
         &self,
         index: &str,
         ids: &[DocId],
-    ) -> Result<Vec<Option<Value>>, SnapshotError> {
+    ) -> Result<Vec<Option<Value>>, IndicesError> {
         let ids: Vec<&str> = ids.iter().map(DocId::as_str).collect();
         let path = format!("/{index}/_mget");
         let body = json!({"ids": ids});

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::{SnapshotError, SnapshotMark, SnapshotPlace, Snapshots};
 use crate::base::progress::Progress;
 use crate::io::elastic::Index;
+use crate::io::indices::IndicesError;
 use crate::io::maps::{MapsRecord, MapsState, MapsStore};
 use crate::io::stored::StoredRecord;
 
@@ -54,8 +55,7 @@ impl Snapshots<'_> {
             return Err(SnapshotError::Blocked(name));
         }
         if self.snapshot(place).await?.is_some() {
-            let (doing, reason) = (format!("take {place}"), "there is one of this name".to_owned());
-            return Err(SnapshotError::Refused { doing, status: 400, reason });
+            return Err(SnapshotError::Exists(place.clone()));
         }
         let copying =
             SnapshotPlace { name: format!("{}-copying", place.name), repository: place.repository.clone() };
@@ -89,7 +89,7 @@ impl Snapshots<'_> {
         Ok(blocked.len())
     }
 
-    async fn delete_unfinished(&self, place: &SnapshotPlace) -> Result<(), SnapshotError> {
+    async fn delete_unfinished(&self, place: &SnapshotPlace) -> Result<(), IndicesError> {
         match self.snapshot(place).await? {
             Some(found) if found["state"] != "SUCCESS" => self.delete_snapshot(place).await,
             _ => Ok(()),
@@ -107,8 +107,7 @@ impl Snapshots<'_> {
         let began = Instant::now();
         let copied = tokio::time::timeout(max_pause, self.copy_moment(place, layout, &blocked)).await;
         let copied = copied.unwrap_or(Err(SnapshotError::TooLong(max_pause)));
-        let still_blocked =
-            |failure: String, error| SnapshotError::StillBlocked { failure, error: Box::new(error) };
+        let still_blocked = |failure: String, error| SnapshotError::StillBlocked { failure, error };
         if let Err(failure) = &copied {
             // ⚠ Before writes go on, as above.
             let deleted = self.delete_snapshot(place).await;
