@@ -229,15 +229,4 @@ impl Snapshots<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_snapshot_is_named_by_its_repository_and_name() {
-        let place: SnapshotPlace = "Nightly/geofold-2026.11.26".parse().unwrap();
-        assert_eq!(place.to_string(), "Nightly/geofold-2026.11.26");
-        for wrong in ["", "a", "a/", "/b", "a/B", "a/b/c", "a/_all", "a/b*", "a/b,c", "../x", "a/b c"] {
-            assert!(wrong.parse::<SnapshotPlace>().is_err(), "{wrong}");
-        }
-    }
-}
+mod tests;
