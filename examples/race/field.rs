@@ -109,14 +109,18 @@ pub fn settle(http: &reqwest::blocking::Client, elasticsearch: &str, name: &str)
     Ok(())
 }
 
-/// CPU seconds so far of the racer with this process id, of Elasticsearch and of Kafka.
+/// CPU seconds so far of the racer with this process id, of Elasticsearch with all its nodes, and of Kafka.
 pub fn costs(stack: &Path, racer: u32) -> Result<[f64; 3]> {
     let server = |name: &str| -> Result<f64> {
         let file = stack.join(name).join("pid");
         let pid = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
         cpu_seconds(pid.trim().parse().context("a process id")?)
     };
-    Ok([cpu_seconds(racer)?, server("elasticsearch")?, server("kafka")?])
+    let mut elasticsearch = server("elasticsearch")?;
+    for more in ["node2", "node3"].into_iter().filter(|name| stack.join(name).exists()) {
+        elasticsearch += server(more)?;
+    }
+    Ok([cpu_seconds(racer)?, elasticsearch, server("kafka")?])
 }
 
 impl Field {
