@@ -236,7 +236,8 @@ impl World {
         let line = |n: u32| format!("d{n}\t{{\"location\": [2.{n}, 48.8]}}\n");
         let bad = "bad\t{\"location\": 5}\n".to_owned();
         std::fs::write(&file, (1..=3).map(line).chain([bad]).collect::<String>()).unwrap();
-        self.succeeds(settings, &["send", file.to_str().unwrap()]);
+        // One of them is bad on purpose.
+        self.succeeds(settings, &["send", "--unchecked", file.to_str().unwrap()]);
         let worker = self.worker(settings);
         worker.wait_until_ready();
         wait_at_most("three documents and a dead letter", Duration::from_secs(60), || {
