@@ -249,6 +249,8 @@ fn the_image_is_built_by_the_rust_that_the_crate_asks_for_and_runs_without_right
         let version = format!("geofold:{}", env!("CARGO_PKG_VERSION"));
         assert_eq!(values(&text, "image:"), [version.as_str()], "{file}");
     }
+    let stages: Vec<&str> = image.lines().filter(|line| line.starts_with("FROM ")).collect();
+    assert_eq!(stages.last(), Some(&"FROM scratch"), "what ships has no shell and no package manager");
     let check = image.lines().find(|line| line.starts_with("HEALTHCHECK")).unwrap();
     assert!(check.ends_with("CMD [\"geofold\", \"health\"]"), "{check}");
     let map = config_in_kubernetes(&BTreeMap::new()).geoshards.map;
