@@ -3,6 +3,7 @@
 //!
 //! It imports `support` and below.
 
+pub mod aws;
 pub mod claims;
 pub mod database;
 pub mod elastic;

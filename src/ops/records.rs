@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::consumer::{CommitMode, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult, RDKafkaErrorCode};
 use rdkafka::{Message, Offset, TopicPartitionList};
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 use crate::io::kafka::{
-    TopicFactsError, TopicFactsFound, add_leader_epochs, client_config, leader_epoch, set_leader_epoch,
-    topic_facts,
+    PlainConsumer, TopicFactsError, TopicFactsFound, add_leader_epochs, client_config, leader_epoch,
+    logged_in, plain_consumer, set_leader_epoch, topic_facts,
 };
 use crate::support::config::Config;
 use crate::worker::record::Record;
@@ -141,7 +141,7 @@ pub struct LastOfKey {
 
 /// A topic and a client for it.
 pub struct RecordsReader {
-    consumer: BaseConsumer,
+    consumer: PlainConsumer,
     topic: String,
     group: String,
     stop: CancellationToken,
@@ -150,19 +150,18 @@ pub struct RecordsReader {
 impl RecordsReader {
     /// Makes a client; connects at the first request. `stop` ends every search.
     pub fn new(config: &Config, topic: &str, stop: CancellationToken) -> Result<Self, RecordsError> {
-        let consumer: BaseConsumer = client_config(&config.consumer_properties())
-            // Each statistic would be a log line of thousands of characters.
-            .set("statistics.interval.ms", "0")
-            // Retention may remove the start of a range while it is read.
-            .set("auto.offset.reset", "earliest")
-            .create()
-            .map_err(while_doing("make a kafka client"))?;
+        let mut client = client_config(&config.consumer_properties());
+        // Each statistic would be a log line of thousands of characters.
+        client.set("statistics.interval.ms", "0");
+        // Retention may remove the start of a range while it is read.
+        client.set("auto.offset.reset", "earliest");
+        let consumer = plain_consumer(&client).map_err(while_doing("make a kafka client"))?;
         Ok(Self { consumer, topic: topic.to_owned(), group: config.kafka.group_id.clone(), stop })
     }
 
     /// The client.
-    pub fn consumer(&self) -> &BaseConsumer {
-        &self.consumer
+    pub fn consumer(&self) -> Result<&PlainConsumer, RecordsError> {
+        logged_in(&self.consumer).map_err(while_doing("log in"))
     }
 
     /// The topic as the brokers describe it.
@@ -178,7 +177,7 @@ impl RecordsReader {
 
     /// The first offset of a partition, and the one after its last.
     pub fn range(&self, partition: i32) -> Result<Range<i64>, RecordsError> {
-        let asked = self.consumer.fetch_watermarks(&self.topic, partition, TIMEOUT);
+        let asked = self.consumer()?.fetch_watermarks(&self.topic, partition, TIMEOUT);
         let (low, high) = asked.map_err(while_doing("ask where a partition begins and ends"))?;
         Ok(low..high)
     }
@@ -200,7 +199,7 @@ impl RecordsReader {
             for partition in 0..partitions {
                 asked.add_partition_offset(&self.topic, partition, time)?;
             }
-            let answer = self.consumer.offsets_for_times(asked, TIMEOUT)?;
+            let answer = logged_in(&self.consumer)?.offsets_for_times(asked, TIMEOUT)?;
             let offset =
                 |element: rdkafka::topic_partition_list::TopicPartitionListElem<'_>| match element.offset() {
                     Offset::Offset(offset) => Ok((element.partition(), offset)),
@@ -218,7 +217,7 @@ impl RecordsReader {
         for partition in partitions {
             asked.add_partition(&self.topic, partition);
         }
-        let answer = self.consumer.committed_offsets(asked, TIMEOUT);
+        let answer = self.consumer()?.committed_offsets(asked, TIMEOUT);
         let answer = answer.map_err(while_doing("ask for the group's committed offsets"))?;
         let offset =
             |element: rdkafka::topic_partition_list::TopicPartitionListElem<'_>| match element.offset() {
@@ -239,7 +238,7 @@ impl RecordsReader {
                 set_leader_epoch(&mut list, &self.topic, partition, epoch);
             }
         }
-        match self.consumer.commit(&list, CommitMode::Sync) {
+        match self.consumer()?.commit(&list, CommitMode::Sync) {
             Ok(()) => Ok(()),
             Err(error) if has_members(&error) => {
                 Err(RecordsError::GroupHasMembers { group: self.group.clone() })

@@ -18,8 +18,8 @@ use super::assignment::Assignment;
 use super::record::Record;
 use crate::io::kafka::lost_brokers::LostBrokers;
 use crate::io::kafka::{
-    add_leader_epochs, commit_with_answer, hold_back, known_beginning, leader_epoch, let_through, position,
-    set_leader_epoch,
+    add_leader_epochs, commit_with_answer, hold_back, known_beginning, leader_epoch, let_through, login,
+    position, set_leader_epoch,
 };
 use crate::support::telemetry::events::{
     CommitFailed, Numbers, OffsetsCommitted, PartitionsAssigned, PartitionsRevoked,
@@ -217,6 +217,12 @@ fn is_rebalance(error: &KafkaError) -> bool {
 }
 
 impl ClientContext for Context {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, source: Option<&str>) -> login::TokenResult {
+        login::token(source)
+    }
+
     fn stats(&self, statistics: Statistics) {
         self.lost_brokers.note(&statistics);
         let Some(topic) = statistics.topics.get(&self.topic) else { return };

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use futures::future::{BoxFuture, FutureExt};
 use rdkafka::ClientConfig;
-use rdkafka::consumer::BaseConsumer;
 use rdkafka::error::{KafkaError, KafkaResult};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -17,7 +16,7 @@ use crate::core::decode::Decoder;
 use crate::core::look_ahead::LookAhead;
 use crate::core::schemas::Schemas;
 use crate::core::write::Body;
-use crate::io::kafka::client_config;
+use crate::io::kafka::{client_config, plain_consumer};
 use crate::support::config::Config;
 
 const POLL: Duration = Duration::from_millis(100);
@@ -86,7 +85,7 @@ fn read(
     mut found: LookAhead,
     stop: &CancellationToken,
 ) -> KafkaResult<LookAhead> {
-    let consumer: BaseConsumer = client.create()?;
+    let consumer = plain_consumer(client)?;
     start_at(&consumer, topic, partition, from)?;
     // Its records need none.
     let mut schemas = Schemas::new();

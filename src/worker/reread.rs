@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use futures::future::{BoxFuture, FutureExt};
 use rdkafka::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Message, Offset, TopicPartitionList};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use super::record::Record;
-use crate::io::kafka::client_config;
+use crate::io::kafka::{PlainConsumer, client_config, plain_consumer};
 use crate::support::config::Config;
 
 /// Timeout for all records of one fold.
@@ -76,8 +76,7 @@ fn read(
     stop: &CancellationToken,
 ) -> Result<Vec<Record>, String> {
     let began = Instant::now();
-    let consumer: BaseConsumer =
-        client.create().map_err(|error| format!("could not create a consumer: {error}"))?;
+    let consumer = plain_consumer(client).map_err(|error| format!("could not create a consumer: {error}"))?;
     let mut records = Vec::with_capacity(offsets.len());
     let mut bytes = 0;
     // The record that came last, and where the consumer is.
@@ -136,7 +135,12 @@ fn read(
 }
 
 /// With `assign` and without `subscribe`, the client joins no group.
-pub(super) fn start_at(consumer: &BaseConsumer, topic: &str, partition: i32, offset: i64) -> KafkaResult<()> {
+pub(super) fn start_at(
+    consumer: &PlainConsumer,
+    topic: &str,
+    partition: i32,
+    offset: i64,
+) -> KafkaResult<()> {
     let mut list = TopicPartitionList::new();
     list.add_partition_offset(topic, partition, Offset::Offset(offset))?;
     consumer.assign(&list)

@@ -12,6 +12,7 @@
 
 mod leaving;
 mod support;
+mod tokens;
 #[path = "../wait.rs"]
 mod wait;
 #[expect(dead_code, reason = "the tests in tests/real need more of it")]

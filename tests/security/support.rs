@@ -82,7 +82,7 @@ impl World {
     /// Produces a record by the listener that asks for no permission.
     pub fn produce(&self, key: &str, value: &str) {
         let mut client = ClientConfig::new();
-        client.set("bootstrap.servers", &self.plain_kafka);
+        client.set("bootstrap.servers", &self.plain_kafka).set("partitioner", "murmur2_random");
         let producer: BaseProducer = client.create().unwrap();
         producer
             .send(BaseRecord::to(&self.name).key(key).payload(value))
@@ -140,6 +140,17 @@ impl World {
         settings.insert(("kafka", "sasl_mechanism"), quoted("PLAIN"));
         settings.insert(("kafka", "sasl_username"), quoted("plain-user"));
         settings.insert(("kafka", "sasl_password_file"), quoted(password));
+        settings.remove(&("kafka", "sasl_password"));
+    }
+
+    /// Tokens of this endpoint, in place of SCRAM's password.
+    pub fn with_tokens(&self, settings: &mut Settings, endpoint: &str, secret: &str) {
+        let file = self.secret_file(secret);
+        settings.insert(("kafka", "sasl_mechanism"), quoted("OAUTHBEARER"));
+        settings.insert(("kafka", "oauth_token_url"), quoted(endpoint));
+        settings.insert(("kafka", "oauth_client_id"), quoted("geofold"));
+        settings.insert(("kafka", "oauth_client_secret_file"), quoted(file));
+        settings.remove(&("kafka", "sasl_username"));
         settings.remove(&("kafka", "sasl_password"));
     }
 

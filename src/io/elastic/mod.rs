@@ -7,7 +7,7 @@
 //! | `compress.rs` | bodies of requests, compressed |
 //! | `encode.rs`, `decode.rs` | `_bulk` and `_mget` bodies and answers, as pure functions over bytes |
 //! | `http/` | the trait over HTTP, on the `elasticsearch` crate |
-//! | `aws/` | requests signed for Amazon OpenSearch Service, and where the keys come from |
+//! | `aws/` | requests signed for Amazon OpenSearch Service |
 //! | `nodes.rs` | which node to ask next: round robin, with a rest for the dead |
 //! | `refreshes.rs` | how often Elasticsearch refreshed by itself, and what that shows |
 //! | `repeat.rs` | reads that are repeated while the server is busy, for commands that read for long |

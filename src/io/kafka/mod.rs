@@ -3,6 +3,7 @@
 
 #[cfg(test)]
 mod fenced_broker;
+pub mod login;
 pub mod lost_brokers;
 mod native;
 pub mod partitioner;
@@ -11,14 +12,37 @@ pub(crate) mod resilient_producer;
 use std::time::{Duration, Instant};
 
 use rdkafka::client::{Client, ClientContext};
-use rdkafka::consumer::{BaseConsumer, ConsumerContext};
+use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::metadata::MetadataBroker;
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use thiserror::Error;
 
+use self::login::Login;
 use crate::support::config::{Config, Properties};
+
+/// A consumer that has no context of its own.
+pub type PlainConsumer = BaseConsumer<Login>;
+
+/// A consumer of these settings, logged in if they name a source of tokens.
+///
+/// # Errors
+/// If librdkafka refuses the settings, or there is no token.
+pub fn plain_consumer(settings: &ClientConfig) -> KafkaResult<PlainConsumer> {
+    let consumer = settings.create_with_context(Login)?;
+    logged_in(&consumer)?;
+    Ok(consumer)
+}
+
+/// The consumer, for a request: with the token of now, if it uses one and is not polled.
+///
+/// # Errors
+/// If there is no token.
+pub fn logged_in(consumer: &PlainConsumer) -> KafkaResult<&PlainConsumer> {
+    login::log_in(consumer.client()).map_err(KafkaError::ClientCreation)?;
+    Ok(consumer)
+}
 
 /// librdkafka's configuration from plain settings.
 pub fn client_config(properties: &Properties) -> ClientConfig {
@@ -224,6 +248,7 @@ pub fn topic_facts<C: ClientContext>(
     timeout: Duration,
 ) -> Result<TopicFactsFound, TopicFactsError> {
     let begin = Instant::now();
+    login::log_in(client).map_err(TopicFactsError::NotLetIn)?;
     let metadata = client.fetch_metadata(Some(topic), timeout).map_err(|error| {
         lost_brokers::find_brokers_again(client);
         let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);

@@ -18,6 +18,8 @@
 //!
 //! More brokers for a client that has lost all of its own.
 //!
+//! A token for a client that is not polled, and what a client was told of where its tokens come from.
+//!
 //! A mock cluster's initial rebalance delay: tests and demo would wait three seconds for it, every time.
 //!
 //! What librdkafka hands out and the caller owns is held in [`Owned`]; everything else is borrowed from such a value and
@@ -30,7 +32,7 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use rdkafka::TopicPartitionList;
-use rdkafka::client::{Client, ClientContext};
+use rdkafka::client::{Client, ClientContext, OAuthToken};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::types::RDKafkaErrorCode;
@@ -45,6 +47,8 @@ const GRACE: Duration = Duration::from_secs(1);
 const MAX_TIMEOUT_MS: i32 = 3_600_000;
 /// The setting with the configured brokers.
 const BOOTSTRAP: &CStr = c"bootstrap.servers";
+/// The setting that says where tokens come from.
+const LOGIN_SOURCE: &CStr = c"sasl.oauthbearer.config";
 const NO_ERROR: sys::rd_kafka_resp_err_t = sys::rd_kafka_resp_err_t::RD_KAFKA_RESP_ERR_NO_ERROR;
 /// Room for librdkafka's text about a refused option.
 const ERROR_TEXT_BYTES: usize = 256;
@@ -152,23 +156,60 @@ pub(super) fn let_through<C: ConsumerContext>(
 
 /// Gives a client its configured brokers once more. `false`: none are configured.
 pub(super) fn add_configured_brokers<C: ClientContext>(client: &Client<C>) -> bool {
-    let rk = client.native_ptr();
+    let Some(brokers) = setting(client, BOOTSTRAP) else { return false };
+    // SAFETY: the client is alive and the list is terminated; librdkafka copies it.
+    unsafe { sys::rd_kafka_brokers_add(client.native_ptr(), brokers.as_ptr()) > 0 }
+}
+
+/// What a client with a source of tokens was told of it; `None` for other clients.
+pub(super) fn login_source<C: ClientContext>(client: &Client<C>) -> Option<String> {
+    setting(client, LOGIN_SOURCE)?.into_string().ok().filter(|source| !source.is_empty())
+}
+
+/// Gives a client its next token. `Err`: why librdkafka does not take it.
+pub(super) fn set_token<C: ClientContext>(client: &Client<C>, token: &OAuthToken) -> Result<(), String> {
+    let text = |text: &str| CString::new(text).map_err(|_| "the token holds a zero byte".to_owned());
+    let (value, principal) = (text(&token.token)?, text(&token.principal_name)?);
+    let mut reason: [c_char; ERROR_TEXT_BYTES] = [0; ERROR_TEXT_BYTES];
+    // SAFETY: the client is alive, both texts are terminated and copied, there are no extensions, and the buffer is as long as said.
+    let code = unsafe {
+        sys::rd_kafka_oauthbearer_set_token(
+            client.native_ptr(),
+            value.as_ptr(),
+            token.lifetime_ms,
+            principal.as_ptr(),
+            std::ptr::null_mut(),
+            0,
+            reason.as_mut_ptr(),
+            reason.len(),
+        )
+    };
+    if code == NO_ERROR {
+        return Ok(());
+    }
+    // SAFETY: librdkafka has terminated what it wrote, and the buffer began as zeros.
+    Err(unsafe { CStr::from_ptr(reason.as_ptr()) }.to_string_lossy().into_owned())
+}
+
+/// A setting of a client. `None`: it is not set, or librdkafka does not know it.
+fn setting<C: ClientContext>(client: &Client<C>, name: &CStr) -> Option<CString> {
     let mut bytes = 0;
     // SAFETY: the client is alive, and its configuration as long as it is; without a buffer only the length is written.
     let known = unsafe {
-        let conf = sys::rd_kafka_conf(rk);
-        sys::rd_kafka_conf_get(conf, BOOTSTRAP.as_ptr(), std::ptr::null_mut(), &mut bytes)
+        let conf = sys::rd_kafka_conf(client.native_ptr());
+        sys::rd_kafka_conf_get(conf, name.as_ptr(), std::ptr::null_mut(), &mut bytes)
     };
     if known != sys::rd_kafka_conf_res_t::RD_KAFKA_CONF_OK {
-        return false;
+        return None;
     }
-    let mut list: Vec<c_char> = vec![0; bytes + 1];
-    let mut space = list.len();
-    // SAFETY: as above; the buffer is as long as said, and librdkafka terminates what it writes there. It copies the list.
+    let mut value: Vec<u8> = vec![0; bytes + 1];
+    let mut space = value.len();
+    // SAFETY: as above; the buffer is as long as said, and librdkafka terminates what it writes there.
     unsafe {
-        sys::rd_kafka_conf_get(sys::rd_kafka_conf(rk), BOOTSTRAP.as_ptr(), list.as_mut_ptr(), &mut space);
-        sys::rd_kafka_brokers_add(rk, list.as_ptr()) > 0
+        let conf = sys::rd_kafka_conf(client.native_ptr());
+        sys::rd_kafka_conf_get(conf, name.as_ptr(), value.as_mut_ptr().cast(), &mut space);
     }
+    Some(CStr::from_bytes_until_nul(&value).ok()?.to_owned())
 }
 
 /// Sets `group.initial.rebalance.delay.ms` of the mock cluster that lives in a client, if one does.

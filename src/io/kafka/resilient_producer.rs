@@ -19,6 +19,7 @@ use rdkafka::producer::{FutureProducer, FutureRecord, Producer};
 use thiserror::Error;
 use tokio::time::Instant;
 
+use super::login::Login;
 use super::lost_brokers::find_brokers_again;
 
 /// The least time between two clients in the same place.
@@ -189,14 +190,14 @@ fn may_make(last: Option<Instant>, now: Instant, interval: Duration) -> bool {
 /// One client of librdkafka.
 struct Client {
     /// `None` only while it is dropped.
-    producer: Option<FutureProducer>,
+    producer: Option<FutureProducer<Login>>,
     /// Access to a topic was denied: until the next metadata request (minutes) the client would refuse by itself.
     is_denied: AtomicBool,
 }
 
 impl Client {
     fn new(settings: &ClientConfig) -> KafkaResult<Self> {
-        Ok(Self { producer: Some(settings.create()?), is_denied: AtomicBool::new(false) })
+        Ok(Self { producer: Some(settings.create_with_context(Login)?), is_denied: AtomicBool::new(false) })
     }
 
     /// Why it should be replaced, if it should.

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{SendError, SendRecord};
 use crate::base::headers::OP_HEADER;
+use crate::io::kafka::login;
 
 /// Defaults that may be overridden: good throughput, and at most 64 MiB queued for a broker slower than the input.
 const DEFAULTS: [(&str, &str); 5] = [
@@ -188,7 +189,13 @@ impl Deliveries {
     }
 }
 
-impl ClientContext for Deliveries {}
+impl ClientContext for Deliveries {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, source: Option<&str>) -> login::TokenResult {
+        login::token(source)
+    }
+}
 
 impl ProducerContext for Deliveries {
     type DeliveryOpaque = usize;

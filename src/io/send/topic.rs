@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Offset, TopicPartitionList};
 use thiserror::Error;
@@ -13,7 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::base::ids::DocId;
 use crate::io::elastic::Elastic;
-use crate::io::kafka::{TopicFactsError, client_config, topic_facts};
+use crate::io::kafka::{
+    PlainConsumer, TopicFactsError, client_config, logged_in, plain_consumer, topic_facts,
+};
 use crate::io::maps::OffsetFloor;
 use crate::io::send::{
     Destination, Destinations, Op, SendError, SendRecord, TopicProducer, UnknownDestinations,
@@ -70,7 +72,7 @@ pub(crate) struct SendTopic(Arc<Inner>);
 
 struct Inner {
     /// A consumer outside any group, for requests only.
-    consumer: BaseConsumer,
+    consumer: PlainConsumer,
     producer: TopicProducer,
     topic: String,
     partitions: i32,
@@ -86,10 +88,10 @@ impl SendTopic {
         let config = config.clone();
         blocking(move || {
             let topic = config.kafka.topic.clone();
-            let consumer: BaseConsumer = client_config(&config.consumer_properties())
-                // Statistics are not used here, and each would be a log line of thousands of characters.
-                .set("statistics.interval.ms", "0")
-                .create()
+            let mut client = client_config(&config.consumer_properties());
+            // Statistics are not used here, and each would be a log line of thousands of characters.
+            client.set("statistics.interval.ms", "0");
+            let consumer = plain_consumer(&client)
                 .map_err(|error| TopicError::Request { doing: "make a kafka client", error })?;
             let properties = config.topic_producer_properties().into_iter().collect();
             let producer = TopicProducer::connect(&properties, &topic)?;
@@ -177,7 +179,7 @@ impl SendTopic {
 impl Inner {
     fn ends(&self) -> KafkaResult<OffsetFloor> {
         let end = |partition| {
-            let (low, high) = self.consumer.fetch_watermarks(&self.topic, partition, TIMEOUT)?;
+            let (low, high) = logged_in(&self.consumer)?.fetch_watermarks(&self.topic, partition, TIMEOUT)?;
             // In an empty partition nothing is ever committed.
             Ok((partition, if low == high { 0 } else { high }))
         };
@@ -189,7 +191,7 @@ impl Inner {
         for partition in 0..self.partitions {
             asked.add_partition(&self.topic, partition);
         }
-        let answer = self.consumer.committed_offsets(asked, TIMEOUT)?;
+        let answer = logged_in(&self.consumer)?.committed_offsets(asked, TIMEOUT)?;
         let offset = |offset| if let Offset::Offset(offset) = offset { offset } else { 0 };
         answer.elements().iter().map(|element| Ok((element.partition(), offset(element.offset())))).collect()
     }

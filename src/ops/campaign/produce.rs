@@ -5,7 +5,6 @@ use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use rdkafka::client::DefaultClientContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{FutureProducer, FutureRecord, Producer};
@@ -18,6 +17,7 @@ use crate::base::headers::OP_HEADER;
 use crate::base::ids::DocId;
 use crate::base::pace::Pace;
 use crate::base::retry::RetryPolicy;
+use crate::io::kafka::login::Login;
 use crate::io::send::{Destination, Destinations, SendError, check_topic, settings};
 
 /// While librdkafka's queue is full.
@@ -38,7 +38,7 @@ pub struct ProduceError(KafkaError);
 
 /// Sends the records of chunks to one topic.
 pub struct Producing {
-    producer: FutureProducer<DefaultClientContext>,
+    producer: FutureProducer<Login>,
     topic: String,
     destinations: Destinations,
     retry: RetryPolicy,
@@ -88,8 +88,8 @@ impl Producing {
         destinations: Destinations,
         retry: RetryPolicy,
     ) -> Result<Self, SendError> {
-        let producer: FutureProducer<DefaultClientContext> =
-            settings(properties).create().map_err(SendError::Client)?;
+        let producer: FutureProducer<Login> =
+            settings(properties).create_with_context(Login).map_err(SendError::Client)?;
         check_topic(producer.client(), topic, properties)?;
         Ok(Self { producer, topic: topic.to_owned(), destinations, retry })
     }

@@ -10,8 +10,7 @@ use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode;
 
 use super::{CheckFinding, CheckTarget, increments};
-use crate::io::kafka::client_config;
-use crate::io::kafka::{TopicFactsError, TopicFactsFound, topic_facts};
+use crate::io::kafka::{TopicFactsError, TopicFactsFound, client_config, login, topic_facts};
 
 const BROKERS: &str = "kafka brokers";
 
@@ -211,6 +210,12 @@ impl Complaints {
 }
 
 impl ClientContext for Complaints {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, source: Option<&str>) -> login::TokenResult {
+        login::token(source)
+    }
+
     fn error(&self, error: KafkaError, reason: &str) {
         let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
         let mut reported = self.reported();

@@ -9,6 +9,7 @@ use rdkafka::admin::{AdminClient, AdminOptions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 
 use super::CheckFinding;
+use crate::io::kafka::login::log_in;
 
 const ABOUT: &str = "increments kept";
 
@@ -35,6 +36,7 @@ fn settings(
     timeout: Duration,
 ) -> Result<BTreeMap<String, String>, String> {
     let client: AdminClient<DefaultClientContext> = config.create().map_err(|error| error.to_string())?;
+    log_in(client.inner())?;
     let options = AdminOptions::new().request_timeout(Some(timeout));
     let described = block_on(client.describe_configs(&[ResourceSpecifier::Topic(topic)], &options));
     let described = described.map_err(|error| error.to_string())?;

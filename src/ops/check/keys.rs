@@ -4,14 +4,13 @@
 
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::Consumer;
 use rdkafka::error::KafkaError;
 use rdkafka::{Message, Offset, TopicPartitionList};
 
 use super::CheckFinding;
-use crate::io::kafka::client_config;
 use crate::io::kafka::partitioner::{KeySample, PartitionerVerdict};
-use crate::io::kafka::topic_facts;
+use crate::io::kafka::{client_config, plain_consumer, topic_facts};
 use crate::support::config::Config;
 
 const ABOUT: &str = "partitioner";
@@ -35,7 +34,7 @@ fn sample(config: &Config, timeout: Duration) -> Result<KeySample, KafkaError> {
     client.set("allow.auto.create.topics", "false").set("statistics.interval.ms", "0");
     // The last records of a short partition may begin before its first one.
     client.set("auto.offset.reset", "earliest").set("enable.partition.eof", "false");
-    let consumer: BaseConsumer = client.create()?;
+    let consumer = plain_consumer(&client)?;
     let mut sample = KeySample::default();
     let Ok(found) = topic_facts(consumer.client(), topic, timeout) else { return Err(KafkaError::Canceled) };
     let mut latest = TopicPartitionList::new();

@@ -21,6 +21,7 @@ use crate::base::ids::DocId;
 use crate::base::position::{Epoch, Position};
 use crate::core::placement::Placement;
 use crate::io::elastic::{Elastic, Get, GetAnswer, Index};
+use crate::io::kafka::login::Login;
 use crate::io::send::{Destinations, settings};
 use crate::ops::records::{Bound, RecordsReader};
 use crate::support::config::Config;
@@ -214,8 +215,9 @@ impl Replay<'_> {
         }
         let properties = self.config.topic_producer_properties().into_iter().collect();
         let doing = "make a kafka producer";
-        let producer: FutureProducer =
-            settings(&properties).create().map_err(|error| LettersError::Kafka { doing, error })?;
+        let producer: FutureProducer<Login> = settings(&properties)
+            .create_with_context(Login)
+            .map_err(|error| LettersError::Kafka { doing, error })?;
         for letter in chosen {
             let Some(origin) = &letter.origin else { continue };
             let mut record: FutureRecord<'_, [u8], [u8]> =

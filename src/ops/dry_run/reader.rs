@@ -3,15 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::Consumer;
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::{Message, Offset, TopicPartitionList};
 use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-use crate::io::kafka::client_config;
-use crate::io::kafka::{TopicFactsError, topic_facts};
+use crate::io::kafka::{PlainConsumer, TopicFactsError, client_config, plain_consumer, topic_facts};
 use crate::support::config::Config;
 use crate::worker::record::Record;
 
@@ -63,7 +62,7 @@ pub fn read(
 ) -> Result<(), DryRunReadError> {
     let topic = config.kafka.topic.as_str();
     let properties = client_config(&config.consumer_properties());
-    let consumer: BaseConsumer = properties.create().map_err(while_doing("make a kafka client"))?;
+    let consumer = plain_consumer(&properties).map_err(while_doing("make a kafka client"))?;
     let partitions = topic_facts(consumer.client(), topic, TIMEOUT)?.partitions;
     let mut ends = BTreeMap::new();
     let starts = starts(&consumer, topic, partitions, from, &mut ends)?;
@@ -110,7 +109,7 @@ pub fn read(
 
 /// Where each partition is read from; `ends` gets where it ends.
 fn starts(
-    consumer: &BaseConsumer,
+    consumer: &PlainConsumer,
     topic: &str,
     partitions: i32,
     from: From,
@@ -148,7 +147,7 @@ fn starts(
 }
 
 fn at_time(
-    consumer: &BaseConsumer,
+    consumer: &PlainConsumer,
     topic: &str,
     partitions: i32,
     millis: i64,

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::consumer::Consumer;
 use serde::Serialize;
+
+use crate::io::kafka::PlainConsumer;
 
 /// A member.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -30,7 +32,7 @@ pub struct GroupSeen {
 
 /// Describes `group`; an error in librdkafka's words if the broker does not.
 pub(super) fn describe(
-    consumer: &BaseConsumer,
+    consumer: &PlainConsumer,
     group: &str,
     topic: &str,
     timeout: Duration,

@@ -104,7 +104,7 @@ pub async fn stopped_partitions(config: &Config) -> BTreeMap<i32, String> {
     let group = blocking(move || {
         let reader = RecordsReader::new(&asked, &asked.kafka.topic, CancellationToken::new()).ok()?;
         let kafka = &asked.kafka;
-        members::describe(reader.consumer(), &kafka.group_id, &kafka.topic, GROUP_TIMEOUT).ok()
+        members::describe(reader.consumer().ok()?, &kafka.group_id, &kafka.topic, GROUP_TIMEOUT).ok()
     });
     // Only an admin server that others reach is looked for on the members' hosts.
     let group = if config.admin.listen.ip().is_loopback() { None } else { group.await };
@@ -206,7 +206,7 @@ impl Question {
             let topic = &config.kafka.topic;
             let reader = RecordsReader::new(&config, topic, stop.clone())?;
             let facts = TopicFacts::found(config.positions.epoch, reader.describe()?);
-            let group = members::describe(reader.consumer(), &config.kafka.group_id, topic, GROUP_TIMEOUT);
+            let group = members::describe(reader.consumer()?, &config.kafka.group_id, topic, GROUP_TIMEOUT);
             let sample = sample(&reader, facts.partitions)?;
             let count = |topic: &str| LettersCount {
                 at: Instant::now(),

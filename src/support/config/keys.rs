@@ -29,8 +29,9 @@ const ALTERNATIVES: [&str; 2] = ["elasticsearch.urls", "elasticsearch.cloud_id"]
 pub(super) const REQUIRED: [&str; 3] = ["kafka.brokers", "kafka.topic", "elasticsearch.urls"];
 
 /// Keys whose value may be in a file named by `<key>_file`.
-pub(super) const SECRETS: [&str; 9] = [
+pub(super) const SECRETS: [&str; 10] = [
     "kafka.sasl_password",
+    "kafka.oauth_client_secret",
     "elasticsearch.password",
     "elasticsearch.api_key",
     "source.password",
@@ -139,6 +140,13 @@ fn with_every_key() -> Config {
     config.kafka.sasl_username = Some(text());
     config.kafka.sasl_password = secret();
     config.kafka.sasl_password_file = path();
+    config.kafka.oauth_token_url = "http://host".parse().ok();
+    config.kafka.oauth_client_id = Some(text());
+    config.kafka.oauth_client_secret = secret();
+    config.kafka.oauth_client_secret_file = path();
+    config.kafka.oauth_scope = Some(text());
+    config.kafka.oauth_ca_file = path();
+    config.kafka.aws_region = Some(text());
     config.kafka.ssl_ca_file = path();
     config.elasticsearch.cloud_id = "name:aCRl".parse().ok();
     config.elasticsearch.username = Some(text());

@@ -323,6 +323,8 @@ impl Loader<'_> {
         let elasticsearch = &mut config.elasticsearch;
         let optional = [
             &mut kafka.sasl_password_file,
+            &mut kafka.oauth_client_secret_file,
+            &mut kafka.oauth_ca_file,
             &mut kafka.ssl_ca_file,
             &mut elasticsearch.password_file,
             &mut elasticsearch.api_key_file,

@@ -12,6 +12,7 @@
 //! - [`load`]: file and environment to [`Config`], refusing unknown keys; with `keys` (which there are) and `overlay`
 //!   (what the environment changes)
 //! - [`check`]: what is wrong between keys, all of it at once
+//! - [`kafka_login`]: logins to Kafka with tokens
 //! - [`follow`]: what a running worker follows when the file changes
 //! - [`properties`]: what librdkafka is given, and what it may not be given
 //! - `show`: the effective configuration, without secrets
@@ -45,6 +46,7 @@ pub mod counts;
 pub mod database_url;
 pub mod documents;
 pub mod follow;
+pub mod kafka_login;
 mod keys;
 pub mod load;
 pub mod load_section;

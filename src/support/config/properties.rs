@@ -10,6 +10,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Config;
+use super::kafka_login::TokenSource;
 use super::secret::REDACTED;
 use super::types::{
     AssignmentStrategy, GroupProtocol, KafkaConfig, LostRecords, RemoteAssignor, SaslMechanism,
@@ -194,19 +195,13 @@ const OWNED_BY_PRODUCER: &[(&str, Owner)] = &[
 
 macro_rules! other_mechanisms {
     () => {
-        "use \"PLAIN\", \"SCRAM-SHA-256\" or \"SCRAM-SHA-512\", or a client certificate (ssl.certificate.location)"
+        "use \"PLAIN\", \"SCRAM-SHA-256\", \"SCRAM-SHA-512\", \"OAUTHBEARER\" or \"AWS_MSK_IAM\", or a client certificate \
+         (ssl.certificate.location)"
     };
 }
 
 /// How to log in to Kafka.
 pub(super) const OTHER_MECHANISMS: &str = other_mechanisms!();
-
-/// Why tokens cannot be had: `rdkafka` without its feature `curl`, and geofold without a callback.
-pub(super) const NO_OAUTHBEARER: &str = concat!(
-    "OAUTHBEARER is not supported, also not with the method \"oidc\": geofold's librdkafka is built without libcurl, which fetches \
-     tokens; ",
-    other_mechanisms!()
-);
 
 /// `rdkafka` without its feature `gssapi`.
 pub(super) const NO_KERBEROS: &str = concat!(
@@ -229,10 +224,12 @@ fn refusal(key: &str, owned: &[(&str, Owner)]) -> Option<String> {
     match owner {
         Some(Key(own)) => Some(format!("may not be set here: use {own}")),
         Some(Fixed(reason)) => Some(format!("may not be set: {reason}; remove it")),
-        None if key.contains("sasl.oauthbearer") => Some(format!("may not be set: {NO_OAUTHBEARER}")),
+        None if key.contains("sasl.oauthbearer") => {
+            Some("may not be set here: use kafka.sasl_mechanism and kafka.oauth_token_url".to_owned())
+        }
         None if key.starts_with("sasl.kerberos") => Some(format!("may not be set: {NO_KERBEROS}")),
         None if key.starts_with("sasl.") => {
-            Some("may not be set: kafka.sasl_mechanism offers PLAIN and SCRAM only; remove it".to_owned())
+            Some(format!("may not be set: {OTHER_MECHANISMS}, with kafka.sasl_mechanism; remove it"))
         }
         None => None,
     }
@@ -346,8 +343,12 @@ fn set_connection(all: &mut Properties, kafka: &KafkaConfig) {
             SaslMechanism::Plain => "PLAIN",
             SaslMechanism::ScramSha256 => "SCRAM-SHA-256",
             SaslMechanism::ScramSha512 => "SCRAM-SHA-512",
+            SaslMechanism::OauthBearer | SaslMechanism::AwsMskIam => "OAUTHBEARER",
         };
         all.set("sasl.mechanism", mechanism);
+    }
+    if let Some(source) = TokenSource::of(kafka) {
+        all.set("sasl.oauthbearer.config", source.setting());
     }
     if let Some(username) = &kafka.sasl_username {
         all.set("sasl.username", username);
@@ -465,34 +466,25 @@ mod tests {
         assert!(refusal_for_consumer("sasl.kerberos.keytab").unwrap().contains("Kerberos"));
         assert!(refusal_for_consumer("sasl.login").unwrap().contains("SCRAM"));
         for key in ["sasl.oauthbearer.method", "enable.sasl.oauthbearer.unsecure.jwt"] {
-            assert!(refusal_for_producer(key).unwrap().contains("OAUTHBEARER is not supported"), "{key}");
+            assert!(refusal_for_producer(key).unwrap().contains("kafka.oauth_token_url"), "{key}");
         }
         assert!(refusal_for_producer("bootstrap.servers").unwrap().contains("kafka.brokers"));
         assert_eq!(refusal_for_consumer("ssl.key.password"), None, "needed for client certificates");
         assert_eq!(refusal_for_producer("linger.ms"), None);
     }
 
-    /// When this fails, they can be offered: `NO_OAUTHBEARER`, `NO_KERBEROS`.
+    /// When this fails, it can be offered: `NO_KERBEROS`.
     #[test]
-    fn librdkafka_has_neither_oidc_nor_kerberos() {
-        for settings in [
-            &[("sasl.mechanism", "OAUTHBEARER"), ("sasl.oauthbearer.method", "oidc")][..],
-            &[("sasl.mechanism", "GSSAPI")],
-        ] {
-            let client: ClientConfig =
-                [("security.protocol", "sasl_plaintext"), ("bootstrap.servers", "127.0.0.1:1")]
-                    .iter()
-                    .chain(settings)
-                    .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-                    .collect();
-            let error = client.create::<BaseConsumer>().err().unwrap().to_string();
-            assert!(
-                error.contains("not available")
-                    || error.contains("Unsupported")
-                    || error.contains("No provider"),
-                "{error}"
-            );
-        }
+    fn librdkafka_has_no_kerberos() {
+        let settings = [
+            ("security.protocol", "sasl_plaintext"),
+            ("bootstrap.servers", "127.0.0.1:1"),
+            ("sasl.mechanism", "GSSAPI"),
+        ];
+        let client: ClientConfig =
+            settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let error = client.create::<BaseConsumer>().err().unwrap().to_string();
+        assert!(error.contains("Unsupported") || error.contains("No provider"), "{error}");
     }
 
     #[test]

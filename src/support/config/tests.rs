@@ -86,6 +86,7 @@ fn commented_out_keys_have_values_of_the_right_type() {
         "remote_assignor",
         "cloud_id",
         "sasl_password_file",
+        "oauth_client_secret_file",
         "password_file",
         "api_key_file",
         "bearer_token_file",
@@ -98,6 +99,7 @@ fn commented_out_keys_have_values_of_the_right_type() {
     let text = taken.collect::<Vec<_>>().join("\n");
     let variables = [
         ("KAFKA_PASSWORD", "a"),
+        ("KAFKA_CLIENT_SECRET", "j"),
         ("ELASTICSEARCH_PASSWORD", "b"),
         ("ELASTICSEARCH_API_KEY", "c"),
         ("POSTGRES_PASSWORD", "d"),
@@ -220,8 +222,8 @@ fn a_value_of_the_wrong_type_is_refused_with_its_key_and_line() {
         ("memory.total = '5 parrots'", "configuration:5: memory.total: \"5 parrots\" is not a size"),
         ("kafka.group_protocol = 'eager'", "expected `classic` or `consumer`"),
         (
-            "kafka.sasl_mechanism = 'OAUTHBEARER'",
-            "configuration:5: kafka.sasl_mechanism: OAUTHBEARER is not supported",
+            "kafka.sasl_mechanism = 'OAUTH2'",
+            "configuration:5: kafka.sasl_mechanism: \"OAUTH2\" is not supported; use \"PLAIN\"",
         ),
         ("kafka.sasl_mechanism = 'GSSAPI'", "Kerberos (GSSAPI) is not supported"),
         ("kafka.sasl_mechanism = 'plain'", "\"plain\" is not supported; use \"PLAIN\", \"SCRAM-SHA-256\""),

@@ -134,6 +134,20 @@ pub struct KafkaConfig {
     pub sasl_password: Option<Secret>,
     /// File that holds the password for SASL.
     pub sasl_password_file: Option<PathBuf>,
+    /// The token endpoint. Only with [`SaslMechanism::OauthBearer`], as the four below.
+    pub oauth_token_url: Option<ServerUrl>,
+    /// Client id for the token endpoint.
+    pub oauth_client_id: Option<String>,
+    /// Secret for the token endpoint, given here or read from [`KafkaConfig::oauth_client_secret_file`].
+    pub oauth_client_secret: Option<Secret>,
+    /// File that holds the secret for the token endpoint.
+    pub oauth_client_secret_file: Option<PathBuf>,
+    /// Scope of the tokens; the endpoint's default if not given.
+    pub oauth_scope: Option<String>,
+    /// Certificates of the authorities that may sign the token endpoint's certificate, PEM; the built-in ones if not given.
+    pub oauth_ca_file: Option<PathBuf>,
+    /// Region of the Amazon MSK cluster. Only with [`SaslMechanism::AwsMskIam`].
+    pub aws_region: Option<String>,
     /// Certificates of the authorities that may sign a broker's certificate, PEM; the system's if not given.
     pub ssl_ca_file: Option<PathBuf>,
     /// More librdkafka settings for the consumer.
@@ -164,6 +178,13 @@ impl Default for KafkaConfig {
             sasl_username: None,
             sasl_password: None,
             sasl_password_file: None,
+            oauth_token_url: None,
+            oauth_client_id: None,
+            oauth_client_secret: None,
+            oauth_client_secret_file: None,
+            oauth_scope: None,
+            oauth_ca_file: None,
+            aws_region: None,
             ssl_ca_file: None,
             properties: Properties::default(),
             producer_properties: Properties::default(),
@@ -261,7 +282,7 @@ impl SecurityProtocol {
     }
 }
 
-/// SASL mechanisms that need a name and a password only.
+/// How a client proves who it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String")]
 pub enum SaslMechanism {
@@ -274,6 +295,19 @@ pub enum SaslMechanism {
     /// The same with SHA-512.
     #[serde(rename = "SCRAM-SHA-512")]
     ScramSha512,
+    /// A token of an OAuth token endpoint (RFC 7628).
+    #[serde(rename = "OAUTHBEARER")]
+    OauthBearer,
+    /// A token signed with AWS credentials; on the wire it is OAUTHBEARER.
+    #[serde(rename = "AWS_MSK_IAM")]
+    AwsMskIam,
+}
+
+impl SaslMechanism {
+    /// Whether it needs a name and a password.
+    pub fn uses_password(self) -> bool {
+        matches!(self, Self::Plain | Self::ScramSha256 | Self::ScramSha512)
+    }
 }
 
 impl TryFrom<String> for SaslMechanism {
@@ -284,7 +318,8 @@ impl TryFrom<String> for SaslMechanism {
             "PLAIN" => Self::Plain,
             "SCRAM-SHA-256" => Self::ScramSha256,
             "SCRAM-SHA-512" => Self::ScramSha512,
-            "OAUTHBEARER" => return Err(properties::NO_OAUTHBEARER.to_owned()),
+            "OAUTHBEARER" => Self::OauthBearer,
+            "AWS_MSK_IAM" => Self::AwsMskIam,
             "GSSAPI" => return Err(properties::NO_KERBEROS.to_owned()),
             _ => return Err(format!("{name:?} is not supported; {}", properties::OTHER_MECHANISMS)),
         })

@@ -1,9 +1,7 @@
 //! Requests signed for Amazon OpenSearch Service (AWS Signature Version 4), and what its refusals mean.
 //!
 //! The signature is made by `aws-sigv4`, the crate of Amazon's own SDK. It covers method, path, query, host, time, content
-//! type and the body that is sent. Where the keys come from is `aws/credentials.rs`.
-
-pub mod credentials;
+//! type and the body that is sent. Where the keys come from is `io/aws/credentials.rs`.
 
 use std::time::{Duration, SystemTime};
 
@@ -14,8 +12,8 @@ use elasticsearch::http::headers::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderVa
 use serde_json::json;
 use url::Url;
 
-use self::credentials::{KeySource, Keyring};
 use super::decode;
+use crate::io::aws::credentials::{KeySource, Keyring};
 
 /// Signs requests.
 #[derive(Debug)]

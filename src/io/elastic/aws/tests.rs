@@ -9,8 +9,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 
-use super::credentials::*;
 use super::*;
+use crate::io::aws::credentials::*;
 
 const END: &str = "2026-11-21T12:00:00Z";
 

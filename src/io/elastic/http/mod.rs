@@ -32,6 +32,7 @@ use super::{
     decode, encode, refreshes,
 };
 use crate::base::clock::Clock;
+use crate::io::aws::credentials::KeySource;
 use crate::support::tls::ClientIdentity;
 
 /// Indices named in one request to refresh them or to count their refreshes: with the longest prefix and the longest ids they fit a request line.
@@ -61,7 +62,7 @@ pub enum Auth {
         /// The service's name in a signature: `es`, `aoss`.
         service: &'static str,
         /// Where the keys come from.
-        source: aws::credentials::KeySource,
+        source: KeySource,
     },
 }
 

@@ -191,7 +191,7 @@ async fn signature_is_of_the_compressed_body() {
     let url = serve(Router::new().fallback(any(echo))).await;
     let keys =
         |name: &str| matches!(name, "AWS_ACCESS_KEY_ID" | "AWS_SECRET_ACCESS_KEY").then(|| "key".to_owned());
-    let source = aws::credentials::KeySource::from_environment(keys, "eu-central-1").unwrap();
+    let source = KeySource::from_environment(keys, "eu-central-1").unwrap();
     let auth = Auth::Aws { region: "eu-central-1".to_owned(), service: "es", source };
     for compress_requests in [false, true] {
         let options = HttpOptions { auth: auth.clone(), compress_requests, ..options(&[&url]) };

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::batch::{BadIncrement, IncrementBatch, IncrementsPartition, read_increment};
 use super::store::{KnownTopic, Start};
 use crate::io::kafka::lost_brokers::LostBrokers;
-use crate::io::kafka::{TopicFactsError, topic_facts};
+use crate::io::kafka::{TopicFactsError, login, topic_facts};
 use crate::support::config::Config;
 
 /// How long a question to the brokers may take.
@@ -104,6 +104,12 @@ struct Context {
 }
 
 impl ClientContext for Context {
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, source: Option<&str>) -> login::TokenResult {
+        login::token(source)
+    }
+
     fn stats(&self, statistics: Statistics) {
         self.lost_brokers.note(&statistics);
         let Some(topic) = statistics.topics.get(&self.topic) else { return };

@@ -25,6 +25,7 @@ use super::secret::Secret;
 use super::server_url::ServerUrl;
 use super::types::{
     AwsService, Config, DeadLetterPolicy, ElasticsearchConfig, GroupProtocol, KafkaConfig, SaslMechanism,
+    SecurityProtocol,
 };
 use crate::base::requests::MAX_PREFIX_BYTES;
 
@@ -262,12 +263,12 @@ fn check_topic(findings: &mut Findings, key: &str, topic: &str) {
 
 fn check_security(findings: &mut Findings, kafka: &KafkaConfig, has_tls: bool) {
     let protocol = kafka.security_protocol;
-    let scram = protocol.uses_sasl()
+    let needs_openssl = protocol.uses_sasl()
         && kafka.sasl_mechanism.is_some_and(|mechanism| mechanism != SaslMechanism::Plain);
-    if (protocol.uses_tls() || scram) && !has_tls {
+    if (protocol.uses_tls() || needs_openssl) && !has_tls {
         findings.error(
             "kafka.security_protocol",
-            "TLS and SCRAM to Kafka are not in this build; build with `cargo build --release --features tls` \
+            "TLS, SCRAM and tokens to Kafka are not in this build; build with `cargo build --release --features tls` \
              (needs libssl-dev and pkg-config)",
         );
     }
@@ -277,22 +278,7 @@ fn check_security(findings: &mut Findings, kafka: &KafkaConfig, has_tls: bool) {
             "has no effect without TLS; set security_protocol to \"ssl\" or \"sasl_ssl\", or remove it",
         );
     }
-    let sasl_keys = [
-        ("kafka.sasl_mechanism", kafka.sasl_mechanism.is_some()),
-        ("kafka.sasl_username", kafka.sasl_username.is_some()),
-        ("kafka.sasl_password", kafka.sasl_password.is_some()),
-    ];
-    for (key, given) in sasl_keys {
-        match (given, protocol.uses_sasl()) {
-            (false, true) => findings.error(key, "is required with the security protocols of SASL; set it"),
-            (true, false) => findings.error(
-                key,
-                "has no effect; set security_protocol to \"sasl_ssl\" (or \"sasl_plaintext\"), or remove it",
-            ),
-            _ => {}
-        }
-    }
-    findings.not_empty("kafka.sasl_password", kafka.sasl_password.as_ref());
+    check_sasl(findings, kafka);
     let in_the_clear = protocol.uses_sasl() && !protocol.uses_tls();
     if in_the_clear && !kafka.brokers.iter().all(|broker| is_loopback_broker(broker)) {
         findings.warning(
@@ -301,6 +287,69 @@ fn check_security(findings: &mut Findings, kafka: &KafkaConfig, has_tls: bool) {
         );
     }
 }
+
+/// What each mechanism needs, and takes.
+fn check_sasl(findings: &mut Findings, kafka: &KafkaConfig) {
+    let uses_sasl = kafka.security_protocol.uses_sasl();
+    match (kafka.sasl_mechanism, uses_sasl) {
+        (None, true) => {
+            findings.error("kafka.sasl_mechanism", "is required with the security protocols of SASL; set it");
+        }
+        (Some(_), false) => findings.error("kafka.sasl_mechanism", NO_SASL),
+        (Some(_), true) | (None, false) => {}
+    }
+    let by_password = kafka.sasl_mechanism.is_none_or(SaslMechanism::uses_password);
+    let by_endpoint = kafka.sasl_mechanism == Some(SaslMechanism::OauthBearer);
+    let by_region = kafka.sasl_mechanism == Some(SaslMechanism::AwsMskIam);
+    let of_endpoint = "the mechanism \"OAUTHBEARER\"";
+    let keys = [
+        (
+            "kafka.sasl_username",
+            kafka.sasl_username.is_some(),
+            by_password,
+            true,
+            "a mechanism with password",
+        ),
+        (
+            "kafka.sasl_password",
+            kafka.sasl_password.is_some(),
+            by_password,
+            true,
+            "a mechanism with password",
+        ),
+        ("kafka.oauth_token_url", kafka.oauth_token_url.is_some(), by_endpoint, true, of_endpoint),
+        ("kafka.oauth_client_id", kafka.oauth_client_id.is_some(), by_endpoint, true, of_endpoint),
+        ("kafka.oauth_client_secret", kafka.oauth_client_secret.is_some(), by_endpoint, true, of_endpoint),
+        ("kafka.oauth_scope", kafka.oauth_scope.is_some(), by_endpoint, false, of_endpoint),
+        ("kafka.oauth_ca_file", kafka.oauth_ca_file.is_some(), by_endpoint, false, of_endpoint),
+        ("kafka.aws_region", kafka.aws_region.is_some(), by_region, true, "the mechanism \"AWS_MSK_IAM\""),
+    ];
+    for (key, is_given, has_effect, is_required, with) in keys {
+        match (is_given, has_effect && uses_sasl) {
+            (false, true) if is_required => findings.error(key, format!("is required with {with}; set it")),
+            (true, _) if !uses_sasl => findings.error(key, NO_SASL),
+            (true, false) => findings.error(key, format!("has no effect without {with}; remove it")),
+            _ => {}
+        }
+    }
+    findings.not_empty("kafka.sasl_password", kafka.sasl_password.as_ref());
+    findings.not_empty("kafka.oauth_client_secret", kafka.oauth_client_secret.as_ref());
+    if let Some(url) = &kafka.oauth_token_url
+        && !url.uses_tls()
+        && !url.is_loopback()
+    {
+        findings.error("kafka.oauth_token_url", "would send the client's secret unencrypted; use https");
+    }
+    if let Some(region) = &kafka.aws_region {
+        check_region(findings, "kafka.aws_region", region);
+    }
+    if by_region && kafka.security_protocol == SecurityProtocol::SaslPlaintext {
+        findings.error("kafka.security_protocol", "Amazon MSK with IAM needs \"sasl_ssl\"; set it");
+    }
+}
+
+const NO_SASL: &str =
+    "has no effect; set security_protocol to \"sasl_ssl\" (or \"sasl_plaintext\"), or remove it";
 
 fn is_loopback_broker(broker: &str) -> bool {
     ["127.", "localhost:", "[::1]"].iter().any(|start| broker.starts_with(start)) || broker == "localhost"
@@ -382,13 +431,7 @@ fn check_credentials(findings: &mut Findings, elasticsearch: &ElasticsearchConfi
         );
     }
     if let Some(region) = &elasticsearch.aws_region {
-        let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        if region.is_empty() || !region.bytes().all(legal) {
-            findings.error(
-                "elasticsearch.aws_region",
-                format!("{region:?} is no region of AWS; write one as in the domain's address, for example \"eu-central-1\""),
-            );
-        }
+        check_region(findings, "elasticsearch.aws_region", region);
     } else if elasticsearch.aws_service != AwsService::Es {
         findings.error("elasticsearch.aws_service", "has no effect without aws_region; set it");
     }
@@ -414,6 +457,14 @@ fn check_credentials(findings: &mut Findings, elasticsearch: &ElasticsearchConfi
                 findings.warning(key, "has no effect with http; use https, or remove it");
             }
         }
+    }
+}
+
+fn check_region(findings: &mut Findings, key: &str, region: &str) {
+    let legal = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    if region.is_empty() || !region.bytes().all(legal) {
+        let example = "write one as in the server's address, for example \"eu-central-1\"";
+        findings.error(key, format!("{region:?} is no region of AWS; {example}"));
     }
 }
 
@@ -559,7 +610,7 @@ mod tests {
     use std::num::NonZeroU16;
 
     use super::*;
-    use crate::support::config::{LatLonFields, LocationFields, RouteCredentials, Secret, SecurityProtocol};
+    use crate::support::config::{LatLonFields, LocationFields, RouteCredentials, Secret};
 
     /// The findings about a default configuration that was changed.
     fn findings_after(change: impl FnOnce(&mut Config)) -> Vec<ConfigFinding> {
@@ -576,6 +627,25 @@ mod tests {
 
     fn with_property(key: &str, value: &str) -> Properties {
         toml::from_str(&format!("{key:?} = {value:?}")).unwrap()
+    }
+
+    fn with_tokens(config: &mut Config) {
+        config.kafka.security_protocol = SecurityProtocol::SaslSsl;
+        config.kafka.sasl_mechanism = Some(SaslMechanism::OauthBearer);
+        config.kafka.oauth_token_url = "https://login.example.com/token".parse().ok();
+        config.kafka.oauth_client_id = Some("geofold".into());
+        config.kafka.oauth_client_secret = Some(Secret::new("s"));
+    }
+
+    #[test]
+    fn tokens_of_both_kinds_need_no_password() {
+        assert_eq!(findings_after(with_tokens), []);
+        let of_msk = |config: &mut Config| {
+            config.kafka.security_protocol = SecurityProtocol::SaslSsl;
+            config.kafka.sasl_mechanism = Some(SaslMechanism::AwsMskIam);
+            config.kafka.aws_region = Some("eu-central-1".into());
+        };
+        assert_eq!(findings_after(of_msk), []);
     }
 
     #[test]
@@ -624,6 +694,37 @@ mod tests {
                 c.kafka.sasl_username = Some("u".into());
                 c.kafka.sasl_password = Some(Secret::new(""));
             }),
+            ("kafka.sasl_username", "without a mechanism with password", |c| {
+                with_tokens(c);
+                c.kafka.sasl_username = Some("u".into());
+            }),
+            ("kafka.oauth_client_id", "is required", |c| {
+                with_tokens(c);
+                c.kafka.oauth_client_id = None;
+            }),
+            ("kafka.oauth_client_secret", "is empty", |c| {
+                with_tokens(c);
+                c.kafka.oauth_client_secret = Some(Secret::new(""));
+            }),
+            ("kafka.oauth_token_url", "unencrypted", |c| {
+                with_tokens(c);
+                c.kafka.oauth_token_url = "http://login.example.com/token".parse().ok();
+            }),
+            ("kafka.aws_region", "without the mechanism", |c| {
+                with_tokens(c);
+                c.kafka.aws_region = Some("eu-central-1".into());
+            }),
+            ("kafka.aws_region", "no region", |c| {
+                c.kafka.security_protocol = SecurityProtocol::SaslSsl;
+                c.kafka.sasl_mechanism = Some(SaslMechanism::AwsMskIam);
+                c.kafka.aws_region = Some("Frankfurt".into());
+            }),
+            ("kafka.security_protocol", "MSK", |c| {
+                c.kafka.security_protocol = SecurityProtocol::SaslPlaintext;
+                c.kafka.sasl_mechanism = Some(SaslMechanism::AwsMskIam);
+                c.kafka.aws_region = Some("eu-central-1".into());
+            }),
+            ("kafka.oauth_scope", "security_protocol", |c| c.kafka.oauth_scope = Some("kafka".into())),
             ("elasticsearch.urls", "http://", |c| c.elasticsearch.urls.clear()),
             ("elasticsearch.prefix", "index name", |c| c.elasticsearch.prefix = "_Users".into()),
             ("elasticsearch.prefix", "64 at most", |c| {

@@ -155,7 +155,7 @@ fn is_safe(url: &Url) -> bool {
 
 /// Keys, fetched when they are needed and again before they end.
 #[derive(Debug)]
-pub(super) struct Keyring {
+pub(crate) struct Keyring {
     source: KeySource,
     client: reqwest::Client,
     held: Mutex<Held>,
@@ -169,7 +169,7 @@ struct Held {
 }
 
 impl Keyring {
-    pub(super) fn new(source: KeySource) -> Result<Self, String> {
+    pub(crate) fn new(source: KeySource) -> Result<Self, String> {
         let mut builder =
             reqwest::Client::builder().redirect(reqwest::redirect::Policy::none()).timeout(TIMEOUT);
         if !matches!(source, KeySource::WebIdentity { .. }) {
@@ -181,7 +181,7 @@ impl Keyring {
     }
 
     /// Keys that are good at `now`.
-    pub(super) async fn keys(&self, now: SystemTime) -> Result<Credentials, String> {
+    pub(crate) async fn keys(&self, now: SystemTime) -> Result<Credentials, String> {
         if let KeySource::Given(keys) = &self.source {
             return Ok(keys.clone());
         }

@@ -1,0 +1,3 @@
+//! What Amazon's services have in common.
+
+pub mod credentials;
