@@ -28,7 +28,7 @@ use serde_json::json;
 /// For one page.
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// Where documents are, beside the top folder.
-const FOLDERS: [&str; 6] = ["", "docs", "dev", "dashboards", "packaging", "fuzz"];
+const FOLDERS: [&str; 5] = ["", "docs", "dev", "dashboards", "fuzz"];
 /// Where workers' admin server listens by default; another process may have it.
 const ADMIN: &str = "127.0.0.1:9464";
 /// And collectors' server.

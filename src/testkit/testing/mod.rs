@@ -7,6 +7,7 @@ mod http;
 mod registry;
 pub(crate) mod source;
 mod tally;
+pub(crate) mod tls;
 
 use std::sync::Arc;
 

@@ -17,6 +17,7 @@ use crate::support::telemetry::health::Health;
 use crate::support::telemetry::refeed::Asked;
 use crate::testkit::testing::id;
 use crate::testkit::testing::source::{Reply, TestSource};
+use crate::testkit::testing::tls::{answer_with_tls, authority};
 
 /// Every server of these tests has it.
 const PROBE: &str = "probe";
@@ -42,6 +43,16 @@ fn failure(answer: &FetchAnswer) -> &FetchFailure {
         FetchAnswer::Failed(failure) => failure,
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test]
+async fn a_certificate_is_trusted_by_the_authority_that_is_configured() {
+    let mut config = config(&format!("https://{}/documents/{{id}}", answer_with_tls(r#"{"n":1}"#)));
+    let untrusted = DocumentSource::open(&config).unwrap().fetch(&[id("a")]).await;
+    assert!(failure(&untrusted[0]).to_string().contains("set source.ca_file"), "{untrusted:?}");
+    config.source.ca_file = Some(authority().into());
+    let trusted = DocumentSource::open(&config).unwrap().fetch(&[id("a")]).await;
+    assert_eq!(trusted, [FetchAnswer::Found(Bytes::from_static(br#"{"n":1}"#))]);
 }
 
 #[tokio::test]

@@ -68,8 +68,14 @@ impl<'a> Endpoint<'a> {
             .header("accept", "application/json")
             .header("content-type", "application/x-www-form-urlencoded")
             .body(form.finish());
-        // An address may hold a secret, too.
-        let causes = |error: reqwest::Error| with_causes(&error.without_url());
+        let causes = |error: reqwest::Error| {
+            // An address may hold a secret, too.
+            let cause = with_causes(&error.without_url());
+            let is_untrusted = cause.contains("UnknownIssuer") || cause.contains("CaUsedAsEndEntity");
+            let advice =
+                if is_untrusted { "; its certificate is untrusted: set kafka.oauth_ca_file" } else { "" };
+            format!("{cause}{advice}")
+        };
         let mut response = request.send().await.map_err(causes)?;
         let status = response.status();
         let mut body = Vec::new();

@@ -1,4 +1,5 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{Request, State as Shared};
@@ -12,6 +13,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 
 use super::*;
 use crate::support::config::{Config, SaslMechanism, Secret, SecurityProtocol};
+use crate::testkit::testing::tls::{answer_with_tls, authority};
 
 /// A token endpoint that this process plays, on a thread of its own.
 struct Played {
@@ -67,6 +69,18 @@ fn setting(config: &Config) -> String {
     config.consumer_properties().get("sasl.oauthbearer.config").unwrap().to_owned()
 }
 
+/// Repeats `look` until it sees something.
+fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    loop {
+        if let Some(seen) = look() {
+            return seen;
+        }
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 fn grant(token: &str, seconds: u64) -> (StatusCode, String) {
     (StatusCode::OK, serde_json::json!({"access_token": token, "expires_in": seconds}).to_string())
 }
@@ -90,9 +104,7 @@ fn a_token_is_fetched_again_before_it_ends() {
     let first = token(Some(&setting)).unwrap();
     assert_eq!(first.token, "token 0");
     // Nobody asks in between: the next one is there when it is asked for.
-    while endpoint.requests.load(Ordering::SeqCst) < 2 {
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_for("the second request", || (endpoint.requests.load(Ordering::SeqCst) >= 2).then_some(()));
     let next = token(Some(&setting)).unwrap();
     assert_ne!(next.token, first.token);
     assert!(next.lifetime_ms > first.lifetime_ms);
@@ -113,12 +125,7 @@ fn a_refusal_says_why_and_the_next_attempt_is_made() {
         assert!(error.contains(part), "{error}");
     }
     assert!(!error.contains("sécret"), "{error}");
-    let found = loop {
-        match token(Some(&setting)) {
-            Ok(found) => break found,
-            Err(_) => std::thread::sleep(Duration::from_millis(50)),
-        }
-    };
+    let found = wait_for("a token", || token(Some(&setting)).ok());
     assert_eq!(found.token, "token");
 }
 
@@ -130,6 +137,20 @@ fn nobody_at_the_endpoint_is_an_error_and_not_a_wait() {
     assert!(token(Some("principal=admin")).is_err(), "librdkafka's own tokens prove nothing");
 }
 
+#[test]
+fn the_endpoints_certificate_is_trusted_by_the_authority_that_is_configured() {
+    let address = answer_with_tls(r#"{"access_token": "token", "expires_in": 3600}"#);
+    let mut config = config(&format!("https://{address}/token"));
+    let token = |config: &Config| token(Some(&setting(config))).map(|token| token.token);
+    let error = token(&config).unwrap_err().to_string();
+    assert!(error.contains("kafka.oauth_ca_file"), "{error}");
+    config.kafka.oauth_ca_file = Some(authority().into());
+    assert_eq!(token(&config).unwrap(), "token");
+    config.kafka.oauth_ca_file = Some("/there/is/no/such/file.pem".into());
+    let error = token(&config).unwrap_err().to_string();
+    assert!(error.contains("kafka.oauth_ca_file /there/is"), "{error}");
+}
+
 /// Only a build with TLS has the mechanism.
 #[cfg(feature = "tls")]
 #[test]
@@ -138,9 +159,10 @@ fn both_ways_reach_a_client_of_librdkafka() {
     let settings = super::super::client_config(&config(&endpoint.url).consumer_properties());
     // Through the context, when it is polled.
     let polled: BaseConsumer<Login> = settings.create_with_context(Login).unwrap();
-    while endpoint.requests.load(Ordering::SeqCst) == 0 {
+    wait_for("its request", || {
         polled.poll(Duration::from_millis(10));
-    }
+        (endpoint.requests.load(Ordering::SeqCst) > 0).then_some(())
+    });
     // And before a request.
     let asked: BaseConsumer = settings.create().unwrap();
     log_in(asked.client()).unwrap();

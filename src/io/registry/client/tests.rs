@@ -1,15 +1,10 @@
-use std::io::{Read, Write};
-use std::sync::Arc;
-
 use reqwest::header::LOCATION;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ServerConnection, StreamOwned};
 use serde_json::json;
 
 use super::*;
 use crate::support::config::{Secret, ServerUrl};
 use crate::testkit::testing::TestRegistry;
+use crate::testkit::testing::tls::{answer_with_tls, authority};
 
 async fn asked(
     settings: &SchemaRegistryConfig,
@@ -168,41 +163,14 @@ async fn silent_registry_times_out() {
     assert!(trouble.contains("no whole answer in 100ms (schema_registry.request_timeout)"), "{trouble}");
 }
 
-/// Answers every connection with one schema, by a certificate for 127.0.0.1 of the tests' own authority.
-fn start_with_tls() -> ServerUrl {
-    let files = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/support/tls");
-    let certificate = CertificateDer::from_pem_file(format!("{files}/endpoint.pem")).unwrap();
-    let key = PrivateKeyDer::from_pem_file(format!("{files}/endpoint.key")).unwrap();
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = config.unwrap().with_no_client_auth().with_single_cert(vec![certificate], key).unwrap();
-    let config = Arc::new(config);
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("https://{}", listener.local_addr().unwrap()).parse().unwrap();
-    std::thread::spawn(move || {
-        for connection in listener.incoming().flatten() {
-            let mut stream = StreamOwned::new(ServerConnection::new(config.clone()).unwrap(), connection);
-            // A client that does not trust the certificate closes the connection.
-            let mut asked = [0; 4096];
-            let Ok(1..) = stream.read(&mut asked) else { continue };
-            let body = r#"{"schema":"\"long\""}"#;
-            let head =
-                format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
-            stream.write_all([head.as_bytes(), body.as_bytes()].concat().as_slice()).unwrap();
-            stream.conn.send_close_notify();
-            stream.flush().unwrap();
-        }
-    });
-    url
-}
-
 #[tokio::test]
 async fn a_certificate_is_trusted_by_the_authority_that_is_configured() {
-    let unknown = SchemaRegistryConfig { urls: vec![start_with_tls()], ..SchemaRegistryConfig::default() };
+    let address = answer_with_tls(r#"{"schema":"\"long\""}"#);
+    let urls = vec![format!("https://{address}").parse().unwrap()];
+    let unknown = SchemaRegistryConfig { urls, ..SchemaRegistryConfig::default() };
     let trouble = asked(&unknown, 1).await.unwrap_err().to_string();
     assert!(trouble.contains("set schema_registry.ca_file"), "{trouble}");
-    let authority = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/real/support/tls/authority.pem");
-    let known = SchemaRegistryConfig { ca_file: Some(authority.into()), ..unknown };
+    let known = SchemaRegistryConfig { ca_file: Some(authority().into()), ..unknown };
     assert!(asked(&known, 1).await.unwrap().is_ok());
     let none = SchemaRegistryConfig { ca_file: Some("/there/is/no/such/file.pem".into()), ..known };
     let error = Client::new(&none).unwrap_err().to_string();
