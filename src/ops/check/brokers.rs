@@ -11,6 +11,7 @@ use rdkafka::types::RDKafkaErrorCode;
 
 use super::{CheckFinding, CheckTarget, increments};
 use crate::io::kafka::{TopicFactsError, TopicFactsFound, client_config, login, topic_facts};
+use crate::support::config::Properties;
 
 const BROKERS: &str = "kafka brokers";
 
@@ -19,6 +20,9 @@ const SLICE: Duration = Duration::from_secs(2);
 
 /// How long the client's queue of errors is read.
 const SERVE: Duration = Duration::from_millis(100);
+
+/// So many partitions the sticky assignor of librdkafka was seen to assign within a session (docs/reliability.md).
+const MAX_STICKY_PARTITIONS: i32 = 2_000;
 
 /// Results of the brokers' checks.
 pub(super) struct KafkaSide {
@@ -85,6 +89,9 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
         &answer,
         "with as many partitions as it will ever need",
     ));
+    if let Ok(found) = &answer {
+        findings.extend(assignor(&target.kafka, found.partitions));
+    }
     findings.push(match &target.dead_letter_topic {
         Some(topic) => {
             let answer = patiently(&client, topic, target.timeout);
@@ -107,6 +114,20 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
         }
     }
     KafkaSide { findings, topic: answer.ok() }
+}
+
+/// A warning if the group's members would assign partitions for longer than a session.
+fn assignor(kafka: &Properties, partitions: i32) -> Option<CheckFinding> {
+    let is_sticky = kafka.get("partition.assignment.strategy") == Some("cooperative-sticky");
+    (is_sticky && partitions > MAX_STICKY_PARTITIONS).then(|| {
+        CheckFinding::warning(
+            "assignment",
+            format_args!(
+                "librdkafka may need longer than a session to assign {partitions} partitions by \"cooperative-sticky\", and workers \
+                 lose them meanwhile: stop all workers, then set kafka.partition_assignment_strategy = \"range\""
+            ),
+        )
+    })
 }
 
 /// Advice when nothing answered as a broker; `words` are librdkafka's error.
@@ -250,6 +271,21 @@ mod tests {
 
     fn levels(side: &KafkaSide) -> Vec<(&str, CheckLevel)> {
         side.findings.iter().map(|finding| (finding.about.as_str(), finding.level)).collect()
+    }
+
+    #[test]
+    fn more_partitions_than_the_sticky_assignor_takes_are_a_warning() {
+        use crate::support::config::{AssignmentStrategy, Config, GroupProtocol};
+        let mut config = Config::default();
+        let advice = |config: &Config, partitions| {
+            assignor(&config.consumer_properties(), partitions).map(|finding| finding.level)
+        };
+        assert_eq!(advice(&config, MAX_STICKY_PARTITIONS), None);
+        assert_eq!(advice(&config, MAX_STICKY_PARTITIONS + 1), Some(CheckLevel::Warning));
+        config.kafka.partition_assignment_strategy = AssignmentStrategy::Range;
+        assert_eq!(advice(&config, 10_000), None);
+        config.kafka.group_protocol = GroupProtocol::Consumer;
+        assert_eq!(advice(&config, 10_000), None);
     }
 
     #[tokio::test]

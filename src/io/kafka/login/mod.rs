@@ -178,9 +178,18 @@ fn keep(kept: &Kept, source: &TokenSource) {
                     PAUSE
                 }
             };
-            tokio::time::sleep(pause).await;
+            wait_until(SystemTime::now() + pause).await;
         }
     });
+}
+
+/// By the clock that goes on while a machine sleeps, as tokens end by it.
+async fn wait_until(then: SystemTime) {
+    while let Ok(left) = then.duration_since(SystemTime::now())
+        && !left.is_zero()
+    {
+        tokio::time::sleep(left.min(PAUSE)).await;
+    }
 }
 
 async fn fetch(source: &TokenSource) -> Result<Token, String> {
