@@ -12,7 +12,9 @@ use crate::support::config::kafka_login::TokenEndpoint;
 use crate::support::tls;
 
 /// No answer is longer.
-const MAX_ANSWER_BYTES: usize = 256 << 10;
+const MAX_ANSWER_BYTES: usize = 64 << 10;
+/// So much of a refusal's words is shown.
+const MAX_SHOWN: usize = 300;
 
 /// A token endpoint, and a client for one request to it: tokens are minutes apart.
 pub(super) struct Endpoint<'a> {
@@ -135,6 +137,7 @@ fn refused(status: u16, body: &[u8]) -> String {
         Ok(Refused { error, error_description: None }) => format!(" {error}"),
         Err(_) => String::new(),
     };
+    let why: String = why.chars().filter(|char| !char.is_control()).take(MAX_SHOWN).collect();
     let advice = match status {
         400 | 401 | 403 => "; correct kafka.oauth_client_id, kafka.oauth_client_secret or kafka.oauth_scope",
         404 | 405 => "; correct kafka.oauth_token_url",

@@ -130,6 +130,18 @@ fn a_refusal_says_why_and_the_next_attempt_is_made() {
 }
 
 #[test]
+fn a_refusal_of_any_length_is_one_short_line() {
+    let endpoint = play(|_| {
+        let body =
+            serde_json::json!({"error": "no\nline\u{1b}[31m", "error_description": "x".repeat(10_000)});
+        (StatusCode::BAD_GATEWAY, body.to_string())
+    });
+    let error =
+        token(Some(&setting(&config(&endpoint.url)))).map(|token| token.token).unwrap_err().to_string();
+    assert!(error.contains("502 noline[31m: xxx") && error.len() < 500 && !error.contains('\n'), "{error}");
+}
+
+#[test]
 fn nobody_at_the_endpoint_is_an_error_and_not_a_wait() {
     let setting = setting(&config("http://127.0.0.1:1/token"));
     let error = token(Some(&setting)).map(|token| token.token).unwrap_err().to_string();
