@@ -98,7 +98,15 @@ fn clients_of_one_source_share_its_token() {
 }
 
 #[test]
-fn a_token_is_fetched_again_before_it_ends() {
+fn the_next_token_is_fetched_when_half_of_a_lifetime_is_over() {
+    let now = UNIX_EPOCH + Duration::from_secs(1_000_000);
+    let token = |left| Token { text: String::new(), principal: String::new(), end: now + left };
+    assert_eq!(token(Duration::from_secs(900)).next_in(now), Duration::from_secs(450));
+    assert_eq!(token(Duration::from_millis(500)).next_in(now), LEAST_INTERVAL, "never in a loop");
+}
+
+#[test]
+fn a_token_is_fetched_again_without_being_asked_for() {
     let endpoint = play(|number| grant(&format!("token {number}"), 4));
     let setting = setting(&config(&endpoint.url));
     let first = token(Some(&setting)).unwrap();
