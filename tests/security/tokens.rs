@@ -97,7 +97,14 @@ fn a_worker_outlives_its_tokens_and_an_endpoint_that_is_down() {
     world.succeeds(&settings, &["check"]);
     world.does_its_work(&settings);
 
+    // It waits for the endpoint at its start, as for brokers.
+    let state = &endpoint.state;
+    state.is_down.store(true, Ordering::SeqCst);
     let worker = world.worker(&settings);
+    wait_at_most("two requests that fail", PATIENCE, || {
+        (state.failed.load(Ordering::SeqCst) >= 2).then_some(())
+    });
+    state.is_down.store(false, Ordering::SeqCst);
     worker.wait_until_ready();
     let mut sent = 0.0;
     let mut write_until = |what: &str, done: &dyn Fn() -> bool| {
@@ -112,12 +119,12 @@ fn a_worker_outlives_its_tokens_and_an_endpoint_that_is_down() {
             (written >= sent).then_some(())
         });
     };
-    let state = &endpoint.state;
     let granted = || state.granted.load(Ordering::SeqCst);
     let before = granted();
     write_until("three more tokens", &|| granted() >= before + 3);
     state.is_down.store(true, Ordering::SeqCst);
-    write_until("two requests that fail", &|| state.failed.load(Ordering::SeqCst) >= 2);
+    let failed = state.failed.load(Ordering::SeqCst);
+    write_until("two requests that fail", &|| state.failed.load(Ordering::SeqCst) >= failed + 2);
     state.is_down.store(false, Ordering::SeqCst);
     let before = granted();
     write_until("two tokens", &|| granted() >= before + 2);

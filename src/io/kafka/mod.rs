@@ -19,7 +19,7 @@ use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use thiserror::Error;
 
-use self::login::Login;
+use self::login::{Login, NoToken};
 use crate::support::config::{Config, Properties};
 
 /// A consumer that has no context of its own.
@@ -40,7 +40,7 @@ pub fn plain_consumer(settings: &ClientConfig) -> KafkaResult<PlainConsumer> {
 /// # Errors
 /// If there is no token.
 pub fn logged_in(consumer: &PlainConsumer) -> KafkaResult<&PlainConsumer> {
-    login::log_in(consumer.client()).map_err(KafkaError::ClientCreation)?;
+    login::log_in(consumer.client()).map_err(|error| KafkaError::ClientCreation(error.to_string()))?;
     Ok(consumer)
 }
 
@@ -204,6 +204,9 @@ pub enum TopicFactsError {
     /// The brokers and this client did not agree on TLS, or on who the user is.
     #[error("not let in: {0}")]
     NotLetIn(String),
+    /// There is no token to log in with.
+    #[error(transparent)]
+    NoToken(#[from] NoToken),
     /// No broker answered in time.
     #[error("no broker answered: {0}")]
     Unreachable(String),
@@ -248,7 +251,7 @@ pub fn topic_facts<C: ClientContext>(
     timeout: Duration,
 ) -> Result<TopicFactsFound, TopicFactsError> {
     let begin = Instant::now();
-    login::log_in(client).map_err(TopicFactsError::NotLetIn)?;
+    login::log_in(client)?;
     let metadata = client.fetch_metadata(Some(topic), timeout).map_err(|error| {
         lost_brokers::find_brokers_again(client);
         let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Unknown);

@@ -10,7 +10,8 @@ use rdkafka::error::KafkaError;
 use rdkafka::types::RDKafkaErrorCode;
 
 use super::{CheckFinding, CheckTarget, increments};
-use crate::io::kafka::{TopicFactsError, TopicFactsFound, client_config, login, topic_facts};
+use crate::io::kafka::login::NoToken;
+use crate::io::kafka::{TopicFactsError, TopicFactsFound, client_config, topic_facts};
 use crate::support::config::Properties;
 
 const BROKERS: &str = "kafka brokers";
@@ -80,6 +81,7 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
             let message = format_args!("{addresses} refused this client: {words}; {advice}");
             return KafkaSide::ends_with(CheckFinding::error(BROKERS, message));
         }
+        Err(TopicFactsError::NoToken(why)) => return KafkaSide::ends_with(no_token(why)),
         _ => {}
     }
     let mut findings = vec![CheckFinding::ok(BROKERS, format_args!("{addresses} answered"))];
@@ -114,6 +116,14 @@ fn look_blocking(target: &CheckTarget) -> KafkaSide {
         }
     }
     KafkaSide { findings, topic: answer.ok() }
+}
+
+/// A worker waits for a token endpoint that is down, as for brokers, and not for one that refuses it.
+fn no_token(why: &NoToken) -> CheckFinding {
+    match why {
+        NoToken::Refused(reason) => CheckFinding::error(BROKERS, reason),
+        NoToken::Unavailable(reason) => CheckFinding::unreachable(BROKERS, reason),
+    }
 }
 
 /// A warning if the group's members would assign partitions for longer than a session.
@@ -177,6 +187,7 @@ fn topic_finding(
         Err(error @ TopicFactsError::Unreachable(_)) => {
             CheckFinding::unreachable(about, format_args!("{topic}: {error}"))
         }
+        Err(TopicFactsError::NoToken(why)) => no_token(why),
         Err(error @ (TopicFactsError::NotLetIn(_) | TopicFactsError::Other(_))) => {
             CheckFinding::error(about, format_args!("could not describe {topic}: {error}"))
         }
@@ -231,12 +242,6 @@ impl Complaints {
 }
 
 impl ClientContext for Complaints {
-    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
-
-    fn generate_oauth_token(&self, source: Option<&str>) -> login::TokenResult {
-        login::token(source)
-    }
-
     fn error(&self, error: KafkaError, reason: &str) {
         let code = error.rdkafka_error_code().unwrap_or(RDKafkaErrorCode::Fail);
         let mut reported = self.reported();
@@ -271,6 +276,12 @@ mod tests {
 
     fn levels(side: &KafkaSide) -> Vec<(&str, CheckLevel)> {
         side.findings.iter().map(|finding| (finding.about.as_str(), finding.level)).collect()
+    }
+
+    #[test]
+    fn a_worker_waits_for_a_token_endpoint_that_is_down() {
+        let waits = |why: NoToken| no_token(&why).is_unreachable();
+        assert!(waits(NoToken::Unavailable("503".into())) && !waits(NoToken::Refused("401".into())));
     }
 
     #[test]

@@ -36,7 +36,7 @@ fn settings(
     timeout: Duration,
 ) -> Result<BTreeMap<String, String>, String> {
     let client: AdminClient<DefaultClientContext> = config.create().map_err(|error| error.to_string())?;
-    log_in(client.inner())?;
+    log_in(client.inner()).map_err(|error| error.to_string())?;
     let options = AdminOptions::new().request_timeout(Some(timeout));
     let described = block_on(client.describe_configs(&[ResourceSpecifier::Topic(topic)], &options));
     let described = described.map_err(|error| error.to_string())?;

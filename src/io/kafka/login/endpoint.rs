@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use serde::Deserialize;
 
-use super::Token;
+use super::{NoToken, Token};
 use crate::base::causes::with_causes;
 use crate::support::config::kafka_login::TokenEndpoint;
 use crate::support::tls;
@@ -56,7 +56,7 @@ impl<'a> Endpoint<'a> {
         Ok(Self { endpoint, http: http.build().map_err(|error| with_causes(&error))? })
     }
 
-    pub(super) async fn fetch(&self, now: SystemTime) -> Result<Token, String> {
+    pub(super) async fn fetch(&self, now: SystemTime) -> Result<Token, NoToken> {
         let TokenEndpoint { url, client_id, client_secret, scope, .. } = self.endpoint;
         let mut form = url::form_urlencoded::Serializer::new(String::new());
         form.append_pair("grant_type", "client_credentials");
@@ -73,22 +73,25 @@ impl<'a> Endpoint<'a> {
         let causes = |error: reqwest::Error| {
             // An address may hold a secret, too.
             let cause = with_causes(&error.without_url());
-            let is_untrusted = cause.contains("UnknownIssuer") || cause.contains("CaUsedAsEndEntity");
-            let advice =
-                if is_untrusted { "; its certificate is untrusted: set kafka.oauth_ca_file" } else { "" };
-            format!("{cause}{advice}")
+            if cause.contains("UnknownIssuer") || cause.contains("CaUsedAsEndEntity") {
+                return NoToken::Refused(format!(
+                    "{cause}; its certificate is untrusted: set kafka.oauth_ca_file"
+                ));
+            }
+            NoToken::Unavailable(cause)
         };
         let mut response = request.send().await.map_err(causes)?;
         let status = response.status();
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(causes)? {
             if body.len() + chunk.len() > MAX_ANSWER_BYTES {
-                return Err(format!("the answer has more than {MAX_ANSWER_BYTES} bytes"));
+                let reason = format!("the answer has more than {MAX_ANSWER_BYTES} bytes");
+                return Err(NoToken::Unavailable(reason));
             }
             body.extend_from_slice(&chunk);
         }
         if status.is_success() {
-            granted(&body, client_id, now)
+            granted(&body, client_id, now).map_err(NoToken::Unavailable)
         } else {
             Err(refused(status.as_u16(), &body))
         }
@@ -131,17 +134,19 @@ fn claims(token: &str) -> Claims {
     payload.and_then(|payload| serde_json::from_slice(&payload).ok()).unwrap_or_default()
 }
 
-fn refused(status: u16, body: &[u8]) -> String {
+fn refused(status: u16, body: &[u8]) -> NoToken {
     let why = match serde_json::from_slice::<Refused>(body) {
         Ok(Refused { error, error_description: Some(description) }) => format!(" {error}: {description}"),
         Ok(Refused { error, error_description: None }) => format!(" {error}"),
         Err(_) => String::new(),
     };
     let why: String = why.chars().filter(|char| !char.is_control()).take(MAX_SHOWN).collect();
-    let advice = match status {
-        400 | 401 | 403 => "; correct kafka.oauth_client_id, kafka.oauth_client_secret or kafka.oauth_scope",
-        404 | 405 => "; correct kafka.oauth_token_url",
-        _ => "",
-    };
-    format!("it answered {status}{why}{advice}")
+    let answer = format!("it answered {status}{why}");
+    match status {
+        400 | 401 | 403 => NoToken::Refused(format!(
+            "{answer}; correct kafka.oauth_client_id, kafka.oauth_client_secret or kafka.oauth_scope"
+        )),
+        404 | 405 => NoToken::Refused(format!("{answer}; correct kafka.oauth_token_url")),
+        _ => NoToken::Unavailable(answer),
+    }
 }

@@ -11,12 +11,12 @@ mod endpoint;
 mod msk;
 
 use std::collections::HashMap;
-use std::error::Error;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rdkafka::client::{Client, ClientContext, OAuthToken};
 use rdkafka::consumer::ConsumerContext;
+use thiserror::Error;
 
 use self::endpoint::Endpoint;
 use self::msk::Msk;
@@ -32,8 +32,30 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// The least time between two tokens, whatever their lifetime.
 const LEAST_INTERVAL: Duration = Duration::from_secs(1);
 
+/// Why there is no token, in words for people.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum NoToken {
+    /// The configuration or the credentials have to be changed.
+    #[error("{0}")]
+    Refused(String),
+    /// Whoever makes tokens may do so later.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+impl NoToken {
+    /// The same, with the name of the source that it is about.
+    fn of(self, source: &TokenSource) -> Self {
+        let whole = |reason: String| format!("no token for Kafka from {}: {reason}", source.name());
+        match self {
+            Self::Refused(reason) => Self::Refused(whole(reason)),
+            Self::Unavailable(reason) => Self::Unavailable(whole(reason)),
+        }
+    }
+}
+
 /// What librdkafka gets of a client's context.
-pub type TokenResult = Result<OAuthToken, Box<dyn Error>>;
+pub type TokenResult = Result<OAuthToken, Box<dyn std::error::Error>>;
 
 /// The context of clients that have none of their own.
 #[derive(Debug, Clone, Copy, Default)]
@@ -52,7 +74,7 @@ impl ConsumerContext for Login {}
 /// A token for a client with this `sasl.oauthbearer.config`. Blocks while there is none yet.
 ///
 /// # Errors
-/// Why there is none, in words for people.
+/// If there is none: [`NoToken`].
 pub fn token(source: Option<&str>) -> TokenResult {
     Ok(current(source.unwrap_or_default())?)
 }
@@ -60,11 +82,11 @@ pub fn token(source: Option<&str>) -> TokenResult {
 /// Gives a client the token of now; does nothing with one that logs in otherwise. Blocks while there is none yet.
 ///
 /// # Errors
-/// Why there is none, in words for people.
-pub fn log_in<C: ClientContext>(client: &Client<C>) -> Result<(), String> {
+/// If there is none.
+pub fn log_in<C: ClientContext>(client: &Client<C>) -> Result<(), NoToken> {
     match native::login_source(client) {
         None => Ok(()),
-        Some(source) => native::set_token(client, &current(&source)?),
+        Some(source) => native::set_token(client, &current(&source)?).map_err(NoToken::Refused),
     }
 }
 
@@ -101,7 +123,7 @@ impl Token {
 #[derive(Default)]
 struct State {
     token: Option<Token>,
-    error: Option<String>,
+    error: Option<NoToken>,
 }
 
 /// The token of one source.
@@ -117,7 +139,7 @@ impl Kept {
         self.changed.notify_all();
     }
 
-    fn current(&self) -> Result<OAuthToken, String> {
+    fn current(&self) -> Result<OAuthToken, NoToken> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_unknown = |state: &mut State| {
             state.error.is_none()
@@ -128,25 +150,26 @@ impl Kept {
         match (&state.token, &state.error) {
             (Some(token), _) if token.is_good(SystemTime::now()) => Ok(token.for_client()),
             (_, Some(error)) => Err(error.clone()),
-            _ => Err(format!("no token within {PATIENCE:?}")),
+            _ => Err(NoToken::Unavailable(format!("no token for Kafka within {PATIENCE:?}"))),
         }
     }
 }
 
 /// The token of a source, which is kept from the first call on, for as long as the process lives.
-fn current(setting: &str) -> Result<OAuthToken, String> {
+fn current(setting: &str) -> Result<OAuthToken, NoToken> {
     static KEPT: LazyLock<Mutex<HashMap<String, Arc<Kept>>>> = LazyLock::new(Mutex::default);
     let mut all = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     let kept = match all.get(setting) {
         Some(kept) => kept.clone(),
         None => {
-            let source = TokenSource::from_setting(setting).ok_or("the client has no source of tokens")?;
+            let unknown = || NoToken::Refused("the client has no source of tokens for Kafka".to_owned());
+            let source = TokenSource::from_setting(setting).ok_or_else(unknown)?;
             let kept = Arc::<Kept>::default();
             let keeper = kept.clone();
             std::thread::Builder::new()
                 .name("kafka login".to_owned())
                 .spawn(move || keep(&keeper, &source))
-                .map_err(|error| format!("no thread for tokens: {error}"))?;
+                .map_err(|error| NoToken::Unavailable(format!("no thread for tokens: {error}")))?;
             all.insert(setting.to_owned(), kept.clone());
             kept
         }
@@ -159,12 +182,16 @@ fn current(setting: &str) -> Result<OAuthToken, String> {
 fn keep(kept: &Kept, source: &TokenSource) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return kept.set(|state| state.error = Some(format!("no runtime for tokens: {error}"))),
+        Err(error) => {
+            let error = NoToken::Unavailable(format!("no runtime for tokens: {error}"));
+            return kept.set(|state| state.error = Some(error));
+        }
     };
     runtime.block_on(async {
         loop {
             let fetched = tokio::time::timeout(TIMEOUT, fetch(source)).await;
-            let fetched = fetched.unwrap_or_else(|_| Err(format!("no answer within {TIMEOUT:?}")));
+            let fetched = fetched
+                .unwrap_or_else(|_| Err(NoToken::Unavailable(format!("no answer within {TIMEOUT:?}"))));
             let pause = match fetched {
                 Ok(token) => {
                     let pause = token.next_in(SystemTime::now());
@@ -172,7 +199,7 @@ fn keep(kept: &Kept, source: &TokenSource) {
                     pause
                 }
                 Err(error) => {
-                    let error = format!("no token for Kafka from {}: {error}", source.name());
+                    let error = error.of(source);
                     tracing::warn!("{error}");
                     kept.set(|state| state.error = Some(error));
                     PAUSE
@@ -192,10 +219,15 @@ async fn wait_until(then: SystemTime) {
     }
 }
 
-async fn fetch(source: &TokenSource) -> Result<Token, String> {
+async fn fetch(source: &TokenSource) -> Result<Token, NoToken> {
+    let now = SystemTime::now();
     match source {
-        TokenSource::Endpoint(endpoint) => Endpoint::new(endpoint)?.fetch(SystemTime::now()).await,
-        TokenSource::Msk { region } => Msk::from_environment(region)?.token(SystemTime::now()).await,
+        TokenSource::Endpoint(endpoint) => {
+            Endpoint::new(endpoint).map_err(NoToken::Refused)?.fetch(now).await
+        }
+        TokenSource::Msk { region } => {
+            Msk::from_environment(region).map_err(NoToken::Refused)?.token(now).await
+        }
     }
 }
 

@@ -171,6 +171,23 @@ fn the_endpoints_certificate_is_trusted_by_the_authority_that_is_configured() {
     assert!(error.contains("kafka.oauth_ca_file /there/is"), "{error}");
 }
 
+#[test]
+fn what_may_pass_is_told_from_what_has_to_be_corrected() {
+    let told = |status: u16| {
+        let status = StatusCode::from_u16(status).unwrap();
+        let endpoint = play(move |_| (status, "{}".to_owned()));
+        current(&setting(&config(&endpoint.url))).map(drop).unwrap_err()
+    };
+    for status in [400, 401, 403, 404, 405] {
+        assert!(matches!(told(status), NoToken::Refused(_)), "{status}");
+    }
+    for status in [200, 302, 429, 500, 503] {
+        assert!(matches!(told(status), NoToken::Unavailable(_)), "{status}");
+    }
+    let nobody = current(&setting(&config("http://127.0.0.1:1/other"))).map(drop).unwrap_err();
+    assert!(matches!(nobody, NoToken::Unavailable(_)), "{nobody}");
+}
+
 /// Only a build with TLS has the mechanism.
 #[cfg(feature = "tls")]
 #[test]

@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use url::Url;
 
-use super::Token;
+use super::{NoToken, Token};
 use crate::io::aws::credentials::{KeySource, Keyring};
 
 /// The most that MSK takes.
@@ -30,12 +30,12 @@ impl<'a> Msk<'a> {
         Ok(Self { region, keyring: Keyring::new(source)? })
     }
 
-    pub(super) async fn token(&self, now: SystemTime) -> Result<Token, String> {
-        let keys = self.keyring.keys(now).await?;
+    pub(super) async fn token(&self, now: SystemTime) -> Result<Token, NoToken> {
+        let keys = self.keyring.keys(now).await.map_err(NoToken::Unavailable)?;
         // Keys that end sooner take their tokens with them.
         let end = keys.expiry().map_or(now + LIFETIME, |end| end.min(now + LIFETIME));
         let principal = keys.access_key_id().to_owned();
-        let address = signed_address(self.region, keys, now)?;
+        let address = signed_address(self.region, keys, now).map_err(NoToken::Refused)?;
         Ok(Token { text: URL_SAFE_NO_PAD.encode(address), principal, end })
     }
 }
