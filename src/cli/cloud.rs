@@ -16,7 +16,7 @@ use crate::ops::tally::collect::store::CountStore;
 use crate::ops::tally::collect::svg;
 use crate::support::config::ServerUrl;
 use crate::support::config::database_url::DatabaseUrl;
-use crate::support::tls;
+use crate::support::{http, tls};
 
 /// Timeout of a request to a collector.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -93,11 +93,9 @@ async fn read_database(args: &CloudArgs) -> Result<CloudAnswer, Failure> {
 }
 
 async fn ask_collector(url: &ServerUrl, args: &CloudArgs) -> Result<CloudAnswer, Failure> {
-    let mut client = reqwest::Client::builder().timeout(TIMEOUT);
-    if let Some(path) = &args.ca_file {
-        let authorities = tls::authorities(("--ca-file", path)).map_err(Failure::usage)?;
-        client = authorities.into_iter().fold(client, reqwest::ClientBuilder::add_root_certificate);
-    }
+    let authorities = args.ca_file.as_deref().map(|file| ("--ca-file", file));
+    let client = tls::trusting(reqwest::Client::builder().timeout(TIMEOUT), authorities);
+    let client = client.map_err(Failure::usage)?;
     let client = client.build().context("making an HTTP client")?;
     let mut wanted = url.as_url().clone();
     wanted.set_path(&format!("{}/cloud", wanted.path().trim_end_matches('/')));
@@ -108,13 +106,8 @@ async fn ask_collector(url: &ServerUrl, args: &CloudArgs) -> Result<CloudAnswer,
     let requesting = || format!("requesting the collector at {url}; check its address and that it runs");
     let mut answer = client.get(wanted).send().await.with_context(requesting)?;
     let status = answer.status();
-    let mut body = Vec::new();
-    while let Some(part) = answer.chunk().await.with_context(requesting)? {
-        if body.len() + part.len() > MAX_ANSWER {
-            return Err(anyhow!("the answer of {url} is too long to be a collector's").into());
-        }
-        body.extend_from_slice(&part);
-    }
+    let body = http::body(&mut answer, MAX_ANSWER).await.with_context(requesting)?;
+    let body = body.ok_or_else(|| anyhow!("the answer of {url} is too long to be a collector's"))?;
     if !status.is_success() {
         let said = String::from_utf8_lossy(&body[..body.len().min(300)]).into_owned();
         return Err(anyhow!("{url} answered {status}: {said}").into());

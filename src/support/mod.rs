@@ -1,8 +1,9 @@
-//! What every process needs: configuration, metrics, events, logs, traces, background tasks; and TLS of a listener.
+//! What every process needs: configuration, metrics, events, logs, traces, background tasks; TLS, and answers over HTTP.
 //!
 //! It imports `core` and below.
 
 pub mod config;
+pub mod http;
 pub mod supervisor;
 pub mod telemetry;
 pub mod tls;

@@ -67,13 +67,31 @@ pub enum TlsError {
 ///
 /// # Errors
 /// If it cannot be read, or holds no certificate.
-pub fn authorities(file: (&'static str, &Path)) -> Result<Vec<reqwest::Certificate>, TlsError> {
+fn authorities(file: (&'static str, &Path)) -> Result<Vec<reqwest::Certificate>, TlsError> {
     let (key, path) = file;
     let found = certificates(key, path, &contents(file)?)?;
     let usable = |authority: CertificateDer<'_>| {
         reqwest::Certificate::from_der(&authority).map_err(|error| unusable(key, path, error.to_string()))
     };
     found.into_iter().map(usable).collect()
+}
+
+/// A client that trusts the authorities in a PEM file, if one is named, instead of the built-in ones.
+///
+/// # Errors
+/// If the file cannot be read, or holds no certificate.
+pub fn trusting(
+    client: reqwest::ClientBuilder,
+    file: Option<(&'static str, &Path)>,
+) -> Result<reqwest::ClientBuilder, TlsError> {
+    let Some(file) = file else { return Ok(client) };
+    let client = client.tls_built_in_root_certs(false);
+    Ok(authorities(file)?.into_iter().fold(client, reqwest::ClientBuilder::add_root_certificate))
+}
+
+/// Whether a failure says, in the words of rustls, that a server's certificate is of an authority that is not trusted.
+pub fn is_untrusted(cause: &str) -> bool {
+    cause.contains("UnknownIssuer") || cause.contains("CaUsedAsEndEntity")
 }
 
 /// The certificate and private key of a client. Never shown by `Debug`.

@@ -14,6 +14,7 @@ use tokio::sync::Mutex;
 use url::Url;
 
 use crate::base::causes::with_causes;
+use crate::support::http;
 
 /// Keys are fetched again this long before they end.
 const BEFORE_THE_END: Duration = Duration::from_secs(300);
@@ -270,14 +271,9 @@ async fn answer(request: reqwest::RequestBuilder) -> Result<String, String> {
     let causes = |error: reqwest::Error| with_causes(&error.without_url());
     let mut response = request.send().await.map_err(causes)?;
     let status = response.status();
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(causes)? {
-        if body.len() + chunk.len() > MAX_ANSWER_BYTES {
-            return Err(format!("the answer has more than {MAX_ANSWER_BYTES} bytes"));
-        }
-        body.extend_from_slice(&chunk);
-    }
-    let body = String::from_utf8(body).map_err(|_| "the answer is no text".to_owned())?;
+    let body = http::body(&mut response, MAX_ANSWER_BYTES).await.map_err(causes)?;
+    let body = body.ok_or_else(|| format!("the answer has more than {MAX_ANSWER_BYTES} bytes"))?;
+    let body = String::from_utf8(body.into()).map_err(|_| "the answer is no text".to_owned())?;
     if status.is_success() {
         return Ok(body);
     }

@@ -11,6 +11,7 @@ use url::{Host, Url};
 
 use super::members::GroupSeen;
 use crate::support::config::Config;
+use crate::support::http;
 use crate::worker::partition::stopped_part;
 
 /// How long a worker may take to answer.
@@ -191,13 +192,8 @@ async fn one(client: &reqwest::Client, url: &str, config: &Config) -> Result<Sta
     if !answer.status().is_success() {
         return Err(format!("answered {}", answer.status()));
     }
-    let mut body = Vec::new();
-    while let Some(chunk) = answer.chunk().await.map_err(said)? {
-        body.extend_from_slice(&chunk);
-        if body.len() > MAX_BYTES {
-            return Err(format!("its answer exceeds {MAX_BYTES} bytes"));
-        }
-    }
+    let body = http::body(&mut answer, MAX_BYTES).await.map_err(said)?;
+    let body = body.ok_or_else(|| format!("its answer exceeds {MAX_BYTES} bytes"))?;
     let status: Status = serde_json::from_slice(&body).map_err(|_| "not a worker of geofold".to_owned())?;
     let Named { topic, group, .. } = &status.worker;
     if *topic != config.kafka.topic || *group != config.kafka.group_id {

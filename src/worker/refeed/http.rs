@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
 
@@ -12,7 +11,7 @@ use crate::base::causes::with_causes;
 use crate::base::ids::DocId;
 use crate::support::config::SourceConfig;
 use crate::support::config::source::HttpTemplate;
-use crate::support::tls;
+use crate::support::{http, tls};
 
 /// A web server with documents.
 #[derive(Debug)]
@@ -32,15 +31,12 @@ impl Http {
         max_document: usize,
     ) -> Result<Self, SourceOpenError> {
         // Redirects are not followed: they would take credentials and headers elsewhere.
-        let mut builder = reqwest::Client::builder()
+        let builder = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .timeout(source.request_timeout)
             .default_headers(headers(source)?);
-        if let Some(path) = &source.ca_file {
-            let authorities = tls::authorities(("source.ca_file", path))?;
-            builder = builder.tls_built_in_root_certs(false);
-            builder = authorities.into_iter().fold(builder, reqwest::ClientBuilder::add_root_certificate);
-        }
+        let authorities = source.ca_file.as_deref().map(|file| ("source.ca_file", file));
+        let builder = tls::trusting(builder, authorities)?;
         let client = builder.build().map_err(|error| SourceOpenError::Client(with_causes(&error)))?;
         Ok(Self {
             client,
@@ -70,7 +66,7 @@ impl Http {
         }
     }
 
-    async fn read(&self, response: Response) -> FetchAnswer {
+    async fn read(&self, mut response: Response) -> FetchAnswer {
         match response.status() {
             StatusCode::OK => {}
             StatusCode::NOT_FOUND | StatusCode::GONE => return FetchAnswer::Gone,
@@ -91,7 +87,7 @@ impl Http {
                 });
             }
         }
-        match self.body(response).await {
+        match http::body(&mut response, self.max_document).await {
             Ok(Some(body)) => FetchAnswer::Found(body),
             Ok(None) => FetchAnswer::Unusable {
                 reason: "too_large",
@@ -104,22 +100,6 @@ impl Http {
         }
     }
 
-    /// `None` if it is too large; the rest is then not read.
-    async fn body(&self, mut response: Response) -> Result<Option<Bytes>, reqwest::Error> {
-        let announced = response.content_length().unwrap_or_default();
-        if usize::try_from(announced).map_or(true, |announced| announced > self.max_document) {
-            return Ok(None);
-        }
-        let mut body = BytesMut::new();
-        while let Some(chunk) = response.chunk().await? {
-            if body.len() + chunk.len() > self.max_document {
-                return Ok(None);
-            }
-            body.extend_from_slice(&chunk);
-        }
-        Ok(Some(body.freeze()))
-    }
-
     /// Without the URL: it contains the id, and may contain a key.
     fn failure(&self, error: reqwest::Error) -> FetchFailure {
         if error.is_timeout() {
@@ -129,7 +109,7 @@ impl Http {
             ));
         }
         let cause = with_causes(&error.without_url());
-        let advice = if cause.contains("UnknownIssuer") || cause.contains("CaUsedAsEndEntity") {
+        let advice = if tls::is_untrusted(&cause) {
             "; its certificate is untrusted: set source.ca_file"
         } else if cause.contains("InvalidContentType") {
             "; the port does not speak TLS: use http:// in source.url, or another port"

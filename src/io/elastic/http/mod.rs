@@ -33,6 +33,7 @@ use super::{
 };
 use crate::base::clock::Clock;
 use crate::io::aws::credentials::KeySource;
+use crate::support::tls;
 use crate::support::tls::ClientIdentity;
 
 /// Indices named in one request to refresh them or to count their refreshes: with the longest prefix and the longest ids they fit a request line.
@@ -623,7 +624,7 @@ fn advice(cause: &str) -> &'static str {
         } else {
             ""
         }
-    } else if cause.contains("UnknownIssuer") || cause.contains("CaUsedAsEndEntity") {
+    } else if tls::is_untrusted(cause) {
         "; the server's certificate is not trusted: set elasticsearch.ca_file"
     } else if cause.contains("NotValidForName") || cause.contains("not valid for name") {
         "; the server's certificate is for another host name: use that name in elasticsearch.urls"

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::{NoToken, Token};
 use crate::base::causes::with_causes;
 use crate::support::config::kafka_login::TokenEndpoint;
-use crate::support::tls;
+use crate::support::{http, tls};
 
 /// No answer is longer.
 const MAX_ANSWER_BYTES: usize = 64 << 10;
@@ -46,13 +46,9 @@ struct Claims {
 
 impl<'a> Endpoint<'a> {
     pub(super) fn new(endpoint: &'a TokenEndpoint) -> Result<Self, String> {
-        let mut http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
-        if let Some(file) = &endpoint.ca_file {
-            let authorities = tls::authorities(("kafka.oauth_ca_file", file));
-            for authority in authorities.map_err(|error| error.to_string())? {
-                http = http.add_root_certificate(authority);
-            }
-        }
+        let authorities = endpoint.ca_file.as_deref().map(|file| ("kafka.oauth_ca_file", file));
+        let http = reqwest::Client::builder().redirect(reqwest::redirect::Policy::none());
+        let http = tls::trusting(http, authorities).map_err(|error| error.to_string())?;
         Ok(Self { endpoint, http: http.build().map_err(|error| with_causes(&error))? })
     }
 
@@ -73,7 +69,7 @@ impl<'a> Endpoint<'a> {
         let causes = |error: reqwest::Error| {
             // An address may hold a secret, too.
             let cause = with_causes(&error.without_url());
-            if cause.contains("UnknownIssuer") || cause.contains("CaUsedAsEndEntity") {
+            if tls::is_untrusted(&cause) {
                 return NoToken::Refused(format!(
                     "{cause}; its certificate is untrusted: set kafka.oauth_ca_file"
                 ));
@@ -82,14 +78,9 @@ impl<'a> Endpoint<'a> {
         };
         let mut response = request.send().await.map_err(causes)?;
         let status = response.status();
-        let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(causes)? {
-            if body.len() + chunk.len() > MAX_ANSWER_BYTES {
-                let reason = format!("the answer has more than {MAX_ANSWER_BYTES} bytes");
-                return Err(NoToken::Unavailable(reason));
-            }
-            body.extend_from_slice(&chunk);
-        }
+        let body = http::body(&mut response, MAX_ANSWER_BYTES).await.map_err(causes)?;
+        let too_long = || NoToken::Unavailable(format!("the answer has more than {MAX_ANSWER_BYTES} bytes"));
+        let body = body.ok_or_else(too_long)?;
         if status.is_success() {
             granted(&body, client_id, now).map_err(NoToken::Unavailable)
         } else {

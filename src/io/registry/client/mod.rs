@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use reqwest::header::{ACCEPT, HeaderMap, HeaderValue, RETRY_AFTER};
 use reqwest::{Response, StatusCode};
 use serde::Deserialize;
@@ -17,6 +17,7 @@ use super::SchemaFetchError;
 use crate::base::causes::with_causes;
 use crate::core::schemas::{Kind, Reference, RegisteredSchema, SchemaId, UnreadablePayload};
 use crate::support::config::{SchemaRegistryConfig, Secret};
+use crate::support::http;
 use crate::support::tls::{self, TlsError};
 
 /// Bytes of one answer.
@@ -82,15 +83,12 @@ impl Client {
         let failed = |error: reqwest::Error| RegistryOpenError::Client(with_causes(&error));
         let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(MEDIA_TYPE))]);
         // Redirections are not followed: they would take credentials elsewhere.
-        let mut builder = reqwest::Client::builder()
+        let builder = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
             .timeout(settings.request_timeout)
             .default_headers(headers);
-        if let Some(path) = &settings.ca_file {
-            let authorities = tls::authorities(("schema_registry.ca_file", path))?;
-            builder = builder.tls_built_in_root_certs(false);
-            builder = authorities.into_iter().fold(builder, reqwest::ClientBuilder::add_root_certificate);
-        }
+        let authorities = settings.ca_file.as_deref().map(|file| ("schema_registry.ca_file", file));
+        let builder = tls::trusting(builder, authorities)?;
         let http = builder.build().map_err(failed)?;
         Ok(Self { http, settings: settings.clone(), first: AtomicUsize::new(0) })
     }
@@ -227,14 +225,8 @@ impl Client {
     }
 
     async fn body(&self, mut response: Response) -> Result<Bytes, SchemaFetchError> {
-        let mut body = BytesMut::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| self.failure(error))? {
-            if body.len() + chunk.len() > MAX_ANSWER {
-                return Err(self.not_a_registry("its answer has more than 4 MiB"));
-            }
-            body.extend_from_slice(&chunk);
-        }
-        Ok(body.freeze())
+        let body = http::body(&mut response, MAX_ANSWER).await.map_err(|error| self.failure(error))?;
+        body.ok_or_else(|| self.not_a_registry("its answer has more than 4 MiB"))
     }
 
     fn understood<'a, T: Deserialize<'a>>(&self, body: &'a [u8]) -> Result<T, SchemaFetchError> {
@@ -255,7 +247,7 @@ impl Client {
             ));
         }
         let cause = with_causes(&error.without_url());
-        let advice = if cause.contains("UnknownIssuer") || cause.contains("CaUsedAsEndEntity") {
+        let advice = if tls::is_untrusted(&cause) {
             "; its certificate is not trusted: set schema_registry.ca_file"
         } else if cause.contains("InvalidContentType") {
             "; it does not speak TLS there: use http:// in schema_registry.urls, or another port"

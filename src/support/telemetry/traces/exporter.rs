@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use opentelemetry::trace::{Link, SpanKind, TraceContextExt, TraceId, TracerProvider};
 use opentelemetry::{Context, KeyValue};
 use opentelemetry_http::{HttpClient, HttpError, Request, Response, ResponseBodyTooLarge};
@@ -182,14 +182,9 @@ impl HttpClient for Client {
 
 async fn send(http: reqwest::Client, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
     let mut answer = http.execute(request.try_into()?).await?;
-    let mut body = BytesMut::new();
-    while let Some(chunk) = answer.chunk().await? {
-        if body.len() + chunk.len() > MAX_ANSWER {
-            return Err(ResponseBodyTooLarge::new().into());
-        }
-        body.extend_from_slice(&chunk);
-    }
-    let mut response = Response::new(body.freeze());
+    let body =
+        crate::support::http::body(&mut answer, MAX_ANSWER).await?.ok_or_else(ResponseBodyTooLarge::new)?;
+    let mut response = Response::new(body);
     *response.status_mut() = answer.status();
     *response.headers_mut() = std::mem::take(answer.headers_mut());
     Ok(response)
