@@ -5,6 +5,7 @@ mod campaigns;
 mod counts;
 mod distribution;
 mod http;
+mod kafka_security;
 mod placements;
 mod registry;
 mod route;
@@ -23,10 +24,7 @@ use super::moves::{MoveVisibility, MovesConfig};
 use super::properties::{self, Properties};
 use super::secret::Secret;
 use super::server_url::ServerUrl;
-use super::types::{
-    AwsService, Config, DeadLetterPolicy, ElasticsearchConfig, GroupProtocol, KafkaConfig, SaslMechanism,
-    SecurityProtocol,
-};
+use super::types::{AwsService, Config, DeadLetterPolicy, ElasticsearchConfig, GroupProtocol};
 use crate::base::requests::MAX_PREFIX_BYTES;
 
 /// Severity of a [`ConfigFinding`].
@@ -92,7 +90,7 @@ impl ConfigFinding {
 fn check(config: &Config, has_tls: bool) -> Vec<ConfigFinding> {
     let mut findings = Findings(Vec::new());
     check_kafka(&mut findings, config);
-    check_security(&mut findings, &config.kafka, has_tls);
+    kafka_security::check(&mut findings, &config.kafka, has_tls);
     check_properties(&mut findings, config);
     check_elasticsearch(&mut findings, &config.elasticsearch);
     check_credentials(&mut findings, &config.elasticsearch);
@@ -259,100 +257,6 @@ fn check_topic(findings: &mut Findings, key: &str, topic: &str) {
             format!("{topic:?} is no topic name: use 1 to 249 letters, digits, '.', '_' and '-', not \".\" or \"..\""),
         );
     }
-}
-
-fn check_security(findings: &mut Findings, kafka: &KafkaConfig, has_tls: bool) {
-    let protocol = kafka.security_protocol;
-    let needs_openssl = protocol.uses_sasl()
-        && kafka.sasl_mechanism.is_some_and(|mechanism| mechanism != SaslMechanism::Plain);
-    if (protocol.uses_tls() || needs_openssl) && !has_tls {
-        findings.error(
-            "kafka.security_protocol",
-            "TLS, SCRAM and tokens to Kafka are not in this build; build with `cargo build --release --features tls` \
-             (needs libssl-dev and pkg-config)",
-        );
-    }
-    if kafka.ssl_ca_file.is_some() && !protocol.uses_tls() {
-        findings.error(
-            "kafka.ssl_ca_file",
-            "has no effect without TLS; set security_protocol to \"ssl\" or \"sasl_ssl\", or remove it",
-        );
-    }
-    check_sasl(findings, kafka);
-    let in_the_clear = protocol.uses_sasl() && !protocol.uses_tls();
-    if in_the_clear && !kafka.brokers.iter().all(|broker| is_loopback_broker(broker)) {
-        findings.warning(
-            "kafka.security_protocol",
-            "credentials and records are sent unencrypted; set it to \"sasl_ssl\"",
-        );
-    }
-}
-
-/// What each mechanism needs, and takes.
-fn check_sasl(findings: &mut Findings, kafka: &KafkaConfig) {
-    let uses_sasl = kafka.security_protocol.uses_sasl();
-    match (kafka.sasl_mechanism, uses_sasl) {
-        (None, true) => {
-            findings.error("kafka.sasl_mechanism", "is required with the security protocols of SASL; set it");
-        }
-        (Some(_), false) => findings.error("kafka.sasl_mechanism", NO_SASL),
-        (Some(_), true) | (None, false) => {}
-    }
-    let by_password = kafka.sasl_mechanism.is_none_or(SaslMechanism::uses_password);
-    let by_endpoint = kafka.sasl_mechanism == Some(SaslMechanism::OauthBearer);
-    let by_region = kafka.sasl_mechanism == Some(SaslMechanism::AwsMskIam);
-    let of_endpoint = "the mechanism \"OAUTHBEARER\"";
-    let keys = [
-        (
-            "kafka.sasl_username",
-            kafka.sasl_username.is_some(),
-            by_password,
-            true,
-            "a mechanism with password",
-        ),
-        (
-            "kafka.sasl_password",
-            kafka.sasl_password.is_some(),
-            by_password,
-            true,
-            "a mechanism with password",
-        ),
-        ("kafka.oauth_token_url", kafka.oauth_token_url.is_some(), by_endpoint, true, of_endpoint),
-        ("kafka.oauth_client_id", kafka.oauth_client_id.is_some(), by_endpoint, true, of_endpoint),
-        ("kafka.oauth_client_secret", kafka.oauth_client_secret.is_some(), by_endpoint, true, of_endpoint),
-        ("kafka.oauth_scope", kafka.oauth_scope.is_some(), by_endpoint, false, of_endpoint),
-        ("kafka.oauth_ca_file", kafka.oauth_ca_file.is_some(), by_endpoint, false, of_endpoint),
-        ("kafka.aws_region", kafka.aws_region.is_some(), by_region, true, "the mechanism \"AWS_MSK_IAM\""),
-    ];
-    for (key, is_given, has_effect, is_required, with) in keys {
-        match (is_given, has_effect && uses_sasl) {
-            (false, true) if is_required => findings.error(key, format!("is required with {with}; set it")),
-            (true, _) if !uses_sasl => findings.error(key, NO_SASL),
-            (true, false) => findings.error(key, format!("has no effect without {with}; remove it")),
-            _ => {}
-        }
-    }
-    findings.not_empty("kafka.sasl_password", kafka.sasl_password.as_ref());
-    findings.not_empty("kafka.oauth_client_secret", kafka.oauth_client_secret.as_ref());
-    if let Some(url) = &kafka.oauth_token_url
-        && !url.uses_tls()
-        && !url.is_loopback()
-    {
-        findings.error("kafka.oauth_token_url", "would send the client's secret unencrypted; use https");
-    }
-    if let Some(region) = &kafka.aws_region {
-        check_region(findings, "kafka.aws_region", region);
-    }
-    if by_region && kafka.security_protocol == SecurityProtocol::SaslPlaintext {
-        findings.error("kafka.security_protocol", "Amazon MSK with IAM needs \"sasl_ssl\"; set it");
-    }
-}
-
-const NO_SASL: &str =
-    "has no effect; set security_protocol to \"sasl_ssl\" (or \"sasl_plaintext\"), or remove it";
-
-fn is_loopback_broker(broker: &str) -> bool {
-    ["127.", "localhost:", "[::1]"].iter().any(|start| broker.starts_with(start)) || broker == "localhost"
 }
 
 fn check_properties(findings: &mut Findings, config: &Config) {
@@ -610,7 +514,9 @@ mod tests {
     use std::num::NonZeroU16;
 
     use super::*;
-    use crate::support::config::{LatLonFields, LocationFields, RouteCredentials, Secret};
+    use crate::support::config::{
+        LatLonFields, LocationFields, RouteCredentials, SaslMechanism, Secret, SecurityProtocol,
+    };
 
     /// The findings about a default configuration that was changed.
     fn findings_after(change: impl FnOnce(&mut Config)) -> Vec<ConfigFinding> {
