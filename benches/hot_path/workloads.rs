@@ -302,7 +302,7 @@ impl Whole {
         let rounds = RequestSender {
             elastic: Arc::new(NullElastic),
             permits: Arc::new(Semaphore::new(4)),
-            coalescer: None,
+            queue: None,
             server: Arc::default(),
             look: 0,
             limits: RequestLimits {

@@ -213,6 +213,9 @@ pub enum RequestKind {
 pub trait RoundsObserver: Send + Sync {
     /// A request ended. `bytes`: upper bound of its body; `ok`: every item has an answer of any kind.
     fn request(&self, kind: RequestKind, items: usize, bytes: usize, took: Duration, ok: bool);
+    /// Operations of one batch were answered: by a request of their own, or after some time in a queue by requests that they
+    /// shared with others. The arguments are as for a request.
+    fn answered(&self, kind: RequestKind, items: usize, bytes: usize, took: Duration, ok: bool);
     /// `items` items will be retried for this reason (a label as of
     /// [`CallError::label`](crate::io::elastic::CallError::label)).
     fn retry(&self, label: &'static str, items: usize);
@@ -237,6 +240,7 @@ pub struct Unobserved;
 
 impl RoundsObserver for Unobserved {
     fn request(&self, _: RequestKind, _: usize, _: usize, _: Duration, _: bool) {}
+    fn answered(&self, _: RequestKind, _: usize, _: usize, _: Duration, _: bool) {}
     fn retry(&self, _: &'static str, _: usize) {}
     fn waiting(&self, _: i64) {}
     fn throttled(&self, _: Duration) {}

@@ -109,7 +109,7 @@ async fn prepare(config: &Config, elastic: Arc<dyn Elastic>) -> Result<DryRun, F
     let rounds = RequestSender {
         elastic,
         permits: Arc::new(Semaphore::new(config.elasticsearch.max_in_flight)),
-        coalescer: None,
+        queue: None,
         server: Arc::default(),
         look: 0,
         limits: rounds::RequestLimits {

@@ -22,7 +22,7 @@ use super::{WorkerDependencies, WorkerError};
 use crate::base::retry::RetryPolicy;
 use crate::core::decode::Decoder;
 use crate::io::claims::{Claims, Keeper};
-use crate::io::elastic::rounds::{BulkCoalescer, Halt, RequestSender, ServerLimits, ServerState};
+use crate::io::elastic::rounds::{BulkQueue, Halt, RequestSender, ServerLimits, ServerState};
 use crate::io::kafka::client_config;
 use crate::io::load::{LoadKeeper, LoadSender};
 use crate::io::meta::TopicMemory;
@@ -163,7 +163,14 @@ fn request_sender(
     let WorkerDependencies { elastic, clock, metrics, .. } = given;
     let Throttles { permits, server, .. } = throttles;
     RequestSender {
-        coalescer: Some(BulkCoalescer::new(elastic.clone(), permits.clone(), clock.clone())),
+        queue: Some(BulkQueue::new(
+            elastic.clone(),
+            permits.clone(),
+            server.clone(),
+            config.retry.policy(),
+            clock.clone(),
+            metrics.clone(),
+        )),
         elastic: elastic.clone(),
         permits: permits.clone(),
         server: server.clone(),

@@ -23,7 +23,9 @@ use geofold::core::write::Body;
 use geofold::geoshard::GeoshardMap;
 use geofold::io::claims::{Claims, Keeper};
 use geofold::io::elastic::Elastic;
-use geofold::io::elastic::rounds::{self, BulkCoalescer, Halt, RequestDeadline, RequestSender, Unobserved};
+use geofold::io::elastic::rounds::{
+    self, BulkQueue, Halt, RequestDeadline, RequestSender, ServerState, Unobserved,
+};
 use geofold::io::maps::{MapsReader, MapsRecord, OffsetFloor, Watcher};
 use geofold::io::meta::TopicMemory;
 use geofold::support::config::{LostRecords, Partitioner};
@@ -267,11 +269,19 @@ impl Process {
         };
         let elastic: Arc<dyn Elastic> = Arc::new(Wire { world: world.clone(), process: name });
         let requests = Arc::new(Semaphore::new(permits));
+        let server = Arc::<ServerState>::default();
         let rounds = RequestSender {
-            coalescer: Some(BulkCoalescer::new(elastic.clone(), requests.clone(), clock.clone())),
+            queue: Some(BulkQueue::new(
+                elastic.clone(),
+                requests.clone(),
+                server.clone(),
+                retry,
+                clock.clone(),
+                Arc::new(Unobserved),
+            )),
             elastic,
             permits: requests,
-            server: Arc::default(),
+            server,
             look: 0,
             limits: rounds::RequestLimits {
                 max_operations,

@@ -37,7 +37,7 @@ fn rounds(elastic: Arc<dyn Elastic>) -> RequestSender {
     RequestSender {
         elastic,
         permits: Arc::new(Semaphore::new(4)),
-        coalescer: None,
+        queue: None,
         server: Arc::default(),
         look: 0,
         limits: RequestLimits {

@@ -21,6 +21,8 @@ impl RoundsObserver for Metrics {
         self.elasticsearch_bytes.of(kind).inc_by(bytes as u64);
     }
 
+    fn answered(&self, _: RequestKind, _: usize, _: usize, _: Duration, _: bool) {}
+
     fn retry(&self, label: &'static str, items: usize) {
         self.elasticsearch_retry(label, items as u64);
     }

@@ -109,7 +109,7 @@ impl BatchPace {
         now: Now,
     ) -> Option<RuntimeInstant> {
         let at_once = backlog.is_urgent(mode, batching).then_some(now.runtime);
-        // Partitions flush on a shared tick so that small writes can be coalesced (`elastic::rounds::BulkCoalescer`).
+        // Partitions flush on a shared tick so that small writes share requests (`elastic::rounds::BulkQueue`).
         let tick = |since: Instant, interval| now.runtime_at(since.next_of(interval));
         let lingered = backlog.pending_since.map(|since| tick(since, batching.linger));
         // Sweeps hold the watermark, so they wait less than a long configured linger.

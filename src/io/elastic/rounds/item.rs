@@ -1,14 +1,15 @@
 //! The differences between `_bulk` and `_mget` that sending a round depends on.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
+use super::attempt::{Answers, Attempt};
 use super::refusals::RefusedItem;
-use super::{BulkCoalescer, BulkOutcome, GetOutcome, RequestKind, RequestSender, ServerState};
+use super::{BulkOutcome, GetOutcome, RequestKind, RequestSender, ServerState};
+use crate::base::clock::Instant;
 use crate::base::sabotage::{self, Sabotage};
 use crate::io::elastic::answer::{BulkVerdict, GetVerdict, judge_bulk, judge_get};
 use crate::io::elastic::{BulkAnswer, BulkOp, CallError, Get, GetAnswer, Index, ItemError, encode};
@@ -29,21 +30,31 @@ pub(super) trait Item: Send + Sync + Sized {
 
     fn bytes(&self) -> usize;
     fn index(&self) -> &Index;
-    /// The coalescer for these items, if they are small.
-    fn coalescer<'a>(rounds: &'a RequestSender, items: &[Self]) -> Option<&'a Arc<BulkCoalescer>>;
+    /// Carries them out through the sender's queue, if it has one for such items. Nothing is sent at or after the deadline.
+    fn queued<'a>(
+        _: &'a RequestSender,
+        _: &'a [Self],
+        _: Instant,
+    ) -> Option<BoxFuture<'a, Attempt<Self::Answer>>> {
+        None
+    }
+    /// Carries them out by a request of their own.
     fn send<'a>(
         rounds: &'a RequestSender,
-        coalescer: Option<&'a Arc<BulkCoalescer>>,
         items: &'a [Self],
         timeout: Duration,
-    ) -> BoxFuture<'a, Result<Vec<Self::Answer>, CallError>>;
+    ) -> BoxFuture<'a, Answers<Self::Answer>>;
     fn judge(&self, answer: Self::Answer) -> ItemVerdict<Self::Outcome>;
     /// Whether the server had too much to do to carry it out.
     fn is_overload(answer: &Self::Answer) -> bool;
     /// The error of an outcome that is a refusal.
     fn error_of(outcome: Self::Outcome) -> Option<ItemError>;
     /// Places of items that the answer refuses although the fault is their index's.
-    fn not_the_documents(items: &[Self], answers: &[Self::Answer], server: &ServerState) -> BTreeSet<usize>;
+    fn not_the_documents(
+        items: &[Self],
+        answers: &[Option<Self::Answer>],
+        server: &ServerState,
+    ) -> BTreeSet<usize>;
     /// The outcome of an item whose single-item request was refused as too large or invalid; `None` if it can only be retried.
     fn refused(&self, error: &CallError, server: &ServerState) -> Option<Self::Outcome>;
 }
@@ -62,20 +73,20 @@ impl Item for BulkOp {
         self.address().0
     }
 
-    fn coalescer<'a>(rounds: &'a RequestSender, items: &[Self]) -> Option<&'a Arc<BulkCoalescer>> {
-        rounds.coalescer.as_ref().filter(|_| BulkCoalescer::suits(items, &rounds.limits))
+    fn queued<'a>(
+        rounds: &'a RequestSender,
+        ops: &'a [Self],
+        deadline: Instant,
+    ) -> Option<BoxFuture<'a, Attempt<BulkAnswer>>> {
+        Some(rounds.queue.as_ref()?.bulk(ops, &rounds.limits, deadline).boxed())
     }
 
     fn send<'a>(
         rounds: &'a RequestSender,
-        coalescer: Option<&'a Arc<BulkCoalescer>>,
-        items: &'a [Self],
+        ops: &'a [Self],
         timeout: Duration,
-    ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>> {
-        match coalescer {
-            Some(coalescer) => coalescer.bulk(items, &rounds.limits, timeout).boxed(),
-            None => rounds.elastic.bulk(items, timeout),
-        }
+    ) -> BoxFuture<'a, Answers<BulkAnswer>> {
+        rounds.elastic.bulk(ops, timeout)
     }
 
     fn judge(&self, answer: BulkAnswer) -> ItemVerdict<BulkOutcome> {
@@ -101,27 +112,33 @@ impl Item for BulkOp {
         }
     }
 
-    fn not_the_documents(ops: &[Self], answers: &[BulkAnswer], server: &ServerState) -> BTreeSet<usize> {
+    fn not_the_documents(
+        ops: &[Self],
+        answers: &[Option<BulkAnswer>],
+        server: &ServerState,
+    ) -> BTreeSet<usize> {
         let may_refuse = |answer: &BulkAnswer| {
             answer.error.is_some() && matches!(answer.status, 400..=499) && answer.status != 409
         };
-        if !server.refusals.is_watching() && !answers.iter().any(may_refuse) {
+        if !server.refusals.is_watching() && !answers.iter().flatten().any(may_refuse) {
             return BTreeSet::new();
         }
         // Deletes are carried out even where no document is taken.
-        fn taken<'a>((op, answer): (&'a BulkOp, &BulkAnswer)) -> Option<&'a Index> {
+        fn taken<'a>((_, op, answer): (usize, &'a BulkOp, &BulkAnswer)) -> Option<&'a Index> {
             match op {
                 BulkOp::Index { index, .. } if matches!(answer.status, 200..=299) => Some(index),
                 _ => None,
             }
         }
-        let took = ops.iter().zip(answers).filter_map(taken).collect();
-        let pairs = ops.iter().zip(answers).enumerate().filter(|(_, (_, answer))| may_refuse(answer));
-        let refused = pairs.filter_map(|(place, (op, answer))| {
-            let BulkVerdict::Refused(error) = judge_bulk(op, answer.clone()) else { return None };
-            let (index, id) = op.address();
-            Some(RefusedItem { place, index, id, error })
-        });
+        let slots = ops.iter().zip(answers).enumerate();
+        let answered = slots.filter_map(|(place, (op, answer))| Some((place, op, answer.as_ref()?)));
+        let took = answered.clone().filter_map(taken).collect();
+        let refused =
+            answered.filter(|(_, _, answer)| may_refuse(answer)).filter_map(|(place, op, answer)| {
+                let BulkVerdict::Refused(error) = judge_bulk(op, answer.clone()) else { return None };
+                let (index, id) = op.address();
+                Some(RefusedItem { place, index, id, error })
+            });
         server.not_the_documents(&took, refused.collect())
     }
 
@@ -152,17 +169,12 @@ impl Item for Get {
         &self.index
     }
 
-    fn coalescer<'a>(_: &'a RequestSender, _: &[Self]) -> Option<&'a Arc<BulkCoalescer>> {
-        None
-    }
-
     fn send<'a>(
         rounds: &'a RequestSender,
-        _: Option<&'a Arc<BulkCoalescer>>,
-        items: &'a [Self],
+        gets: &'a [Self],
         timeout: Duration,
-    ) -> BoxFuture<'a, Result<Vec<GetAnswer>, CallError>> {
-        rounds.elastic.mget_again(items, rounds.look, timeout)
+    ) -> BoxFuture<'a, Answers<GetAnswer>> {
+        rounds.elastic.mget_again(gets, rounds.look, timeout)
     }
 
     fn judge(&self, answer: GetAnswer) -> ItemVerdict<GetOutcome> {
@@ -183,7 +195,7 @@ impl Item for Get {
         None
     }
 
-    fn not_the_documents(_: &[Self], _: &[GetAnswer], _: &ServerState) -> BTreeSet<usize> {
+    fn not_the_documents(_: &[Self], _: &[Option<GetAnswer>], _: &ServerState) -> BTreeSet<usize> {
         BTreeSet::new()
     }
 

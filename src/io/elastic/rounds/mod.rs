@@ -1,19 +1,19 @@
 //! Sends one round of operations and returns their outcomes in order.
 //!
 //! A round is split by count and bytes into concurrent requests. Each holds a permit of a semaphore, shared by all partitions,
-//! until it is done, including the pauses between attempts: a server that pushes back gets fewer requests, not more. Small
-//! writes are coalesced with those of other partitions (`coalesce.rs`), one such request at a time; that request then holds the
-//! permit, and no write holds one while it waits for the next attempt. Only retryable items are sent again, with backoff and
-//! without a limit of attempts, until the [`RequestDeadline`]. After it nothing is sent; an item without a response is
-//! `Unanswered`, which does not say whether it was executed.
+//! until it is done, including the pauses between attempts: a server that pushes back gets fewer requests, not more. A worker's
+//! writes go through a queue, where those to one index come together (`bulk_queue.rs`): its requests hold the permits. Only
+//! retryable items are sent again, with backoff and without a limit of attempts, until the [`RequestDeadline`]. After it
+//! nothing is sent; an item without a response is `Unanswered`, which does not say whether it was executed.
 //!
 //! Writes wait for the ceiling of operations (`ceiling.rs`) before they take a permit; the number of permits may follow the
 //! server's answers (`adaptive.rs`). While credentials are refused (`credentials.rs`) one request at a time is sent; while an
 //! index refuses everything (`refusals.rs`), its items are sent again.
 
 mod adaptive;
+mod attempt;
+mod bulk_queue;
 mod ceiling;
-mod coalesce;
 mod credentials;
 mod item;
 mod observer;
@@ -21,9 +21,11 @@ mod refusals;
 mod server;
 
 use std::collections::BTreeSet;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::FutureExt;
 use futures::future::try_join_all;
 use thiserror::Error;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -31,16 +33,15 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 pub use self::adaptive::AdaptiveConcurrency;
-use self::adaptive::is_overload;
+use self::attempt::{Attempt, SentRequest};
+pub use self::bulk_queue::BulkQueue;
 pub use self::ceiling::OperationsCeiling;
-pub use self::coalesce::BulkCoalescer;
 use self::item::{Item, ItemVerdict};
 use self::observer::WaitingRequest;
 pub use self::server::{ServerLimits, ServerState};
 use super::answer::{CallVerdict, judge_call};
 use super::{BulkOp, CallError, Elastic, Get, Index, ItemError};
 use crate::base::clock::{Clock, Instant};
-use crate::base::concurrency_limit::EndedRequest;
 pub use crate::base::requests::{
     BulkOutcome, GetOutcome, RequestKind, RoundsObserver, ServerObserver, Unobserved,
 };
@@ -61,9 +62,9 @@ impl RequestLimits {
     /// Requests larger than 1/4 of the limits are large.
     const LARGE: usize = 4;
 
-    /// Whether a request is so large that it is sent alone.
-    fn is_large(&self, operations: usize, bytes: impl FnOnce() -> usize) -> bool {
-        operations > self.max_operations / Self::LARGE || bytes() > self.max_bytes / Self::LARGE
+    /// Whether the time that a request took says how fast the server is.
+    fn is_large(&self, operations: usize, bytes: usize) -> bool {
+        operations > self.max_operations / Self::LARGE || bytes > self.max_bytes / Self::LARGE
     }
 }
 
@@ -101,8 +102,8 @@ pub struct RequestSender {
     pub elastic: Arc<dyn Elastic>,
     /// How many requests the whole worker may have under way. Never closed.
     pub permits: Arc<Semaphore>,
-    /// Coalesces small writes with those of other partitions; `None`: each is sent alone.
-    pub coalescer: Option<Arc<BulkCoalescer>>,
+    /// Where writes come together with those of other partitions; `None`: each round is sent alone.
+    pub queue: Option<Arc<BulkQueue>>,
     /// What requests have learned about the server, shared by all senders.
     pub server: Arc<ServerState>,
     /// How often this read was repeated: see [`Elastic::mget_again`].
@@ -161,20 +162,20 @@ impl RequestSender {
             return Ok(outcomes);
         }
         let mut admitted = part.items.len();
-        let coalescer = I::coalescer(self, &part.items);
-        let _permit = match coalescer {
-            // The coalescer holds its own permit.
-            Some(_) => None,
-            None => match self.permit(lease).await {
-                Some(permit) => Some(permit),
-                None => return Ok(outcomes),
-            },
-        };
+        let is_queued = I::KIND == RequestKind::Bulk && self.queue.is_some();
+        // The queue's requests hold permits of their own.
+        let mut permit = None;
+        if !is_queued {
+            permit = self.permit(lease).await;
+            if permit.is_none() {
+                return Ok(outcomes);
+            }
+        }
         // Usually one part; a request that was too large leaves its halves here, the earlier on top.
         let mut parts = vec![part];
         while let Some(part) = parts.pop() {
             if let Some((left, right)) =
-                self.part(part, coalescer, &mut outcomes, &mut admitted, lease).await?
+                self.part(part, &mut permit, &mut outcomes, &mut admitted, lease).await?
             {
                 parts.extend([right, left]);
             }
@@ -184,10 +185,10 @@ impl RequestSender {
 
     /// Sends a part until it has its outcomes or the lease ends; or gives its halves, to be sent instead. `admitted`: operations
     /// that the ceiling has admitted and that were not sent yet.
-    async fn part<I: Item>(
-        &self,
+    async fn part<'a, I: Item>(
+        &'a self,
         mut part: Part<I>,
-        coalescer: Option<&Arc<BulkCoalescer>>,
+        permit: &mut Option<SemaphorePermit<'a>>,
         outcomes: &mut [I::Outcome],
         admitted: &mut usize,
         lease: &RequestDeadline,
@@ -204,50 +205,41 @@ impl RequestSender {
                 }
             }
             self.count_again::<I>(part.items.len(), admitted);
-            // A probe is sent alone: queued writes may hold all permits and wait for it.
-            let coalescer = coalescer.filter(|_| probe.is_none());
-            let Some(answers) = self.send(&part, coalescer, lease).await else {
+            let Some(Attempt { answers, error }) = self.send(&part, permit, probe.is_some(), lease).await
+            else {
                 return Ok(None);
             };
-            let mut unauthorized = None;
-            let (label, reason, after) = match answers {
-                Ok(answers) => {
-                    let indices = part.indices_to_watch(&self.server, probe.is_some());
-                    let left = part.settle(answers, outcomes, self);
-                    if let Some(indices) = indices.filter(|_| left.unauthorized.is_none()) {
-                        self.server.authorized(&indices, self.clock.now(), probe.take().is_some());
-                        refused = 0;
+            let indices = part.indices_to_watch(&self.server, probe.is_some());
+            let left = part.settle(answers, outcomes, self);
+            if let Some(indices) = indices.filter(|_| error.is_none() && left.unauthorized.is_none()) {
+                self.server.authorized(&indices, self.clock.now(), probe.take().is_some());
+                refused = 0;
+            }
+            let mut unauthorized = left.unauthorized.map(Some);
+            let mut after = None;
+            if let Some(error) = &error {
+                match judge_call(error) {
+                    CallVerdict::Unauthorized => unauthorized = unauthorized.or(Some(None)),
+                    CallVerdict::Split if part.items.len() > 1 => {
+                        self.observer.retry(error.label(), left.unanswered);
+                        warn!(reason = error.label(), %error, items = part.items.len(), "request halved");
+                        return Ok(Some(part.halve()));
                     }
-                    let Some(failure) = left.error else {
-                        return Ok(None);
-                    };
-                    unauthorized = left.unauthorized.map(Some);
-                    (failure.label(), failure.to_string(), None)
+                    CallVerdict::Split => {
+                        let item = part.items.first();
+                        if let Some(refused) = item.and_then(|item| item.refused(error, &self.server)) {
+                            part.set(outcomes, refused);
+                            return Ok(None);
+                        }
+                    }
+                    CallVerdict::Again { after: retry_after } => after = retry_after,
                 }
-                Err(error) => {
-                    let after = match judge_call(&error) {
-                        CallVerdict::Unauthorized => {
-                            unauthorized = Some(None);
-                            None
-                        }
-                        CallVerdict::Split if part.items.len() > 1 => {
-                            self.observer.retry(error.label(), part.items.len());
-                            warn!(reason = error.label(), %error, items = part.items.len(), "request halved");
-                            return Ok(Some(part.halve()));
-                        }
-                        CallVerdict::Split => {
-                            let item = part.items.first();
-                            if let Some(refused) = item.and_then(|item| item.refused(&error, &self.server)) {
-                                part.set(outcomes, refused);
-                                return Ok(None);
-                            }
-                            None
-                        }
-                        CallVerdict::Again { after } => after,
-                    };
-                    self.observer.retry(error.label(), part.items.len());
-                    (error.label(), error.to_string(), after)
-                }
+                self.observer.retry(error.label(), left.unanswered);
+            }
+            let (label, reason) = match (error, left.error) {
+                (Some(error), _) => (error.label(), error.to_string()),
+                (None, Some(failure)) => (failure.label(), failure.to_string()),
+                (None, None) => return Ok(None),
             };
             let delay = match unauthorized {
                 None => delays.next(after),
@@ -314,62 +306,53 @@ impl RequestSender {
     }
 
     /// One attempt; `None` if the lease has ended, or was cancelled meanwhile.
-    async fn send<I: Item>(
-        &self,
-        Part { items, bytes, .. }: &Part<I>,
-        coalescer: Option<&Arc<BulkCoalescer>>,
+    async fn send<'a, I: Item>(
+        &'a self,
+        part: &Part<I>,
+        permit: &mut Option<SemaphorePermit<'a>>,
+        is_probe: bool,
         lease: &RequestDeadline,
-    ) -> Option<Result<Vec<I::Answer>, CallError>> {
+    ) -> Option<Attempt<I::Answer>> {
         let started = self.clock.now();
-        let timeout = lease.time_left(started)?.min(self.limits.request_timeout);
-        // A coalesced write does not know what is under way with it, nor how long it was queued.
-        let in_flight = coalescer.is_none().then(|| self.server.concurrency.begin());
-        let answers = tokio::select! {
+        let left = lease.time_left(started)?;
+        // A probe goes alone: queued writes may hold all permits and wait for it. And in a request with others a write whose lease
+        // ends soon would leave them as little time.
+        let is_alone = permit.is_some() || is_probe || left < self.limits.request_timeout;
+        let queued = if is_alone { None } else { I::queued(self, &part.items, lease.deadline) };
+        let sending = match queued {
+            Some(queued) => queued,
+            None => {
+                if permit.is_none() && !is_probe {
+                    *permit = Some(self.permit(lease).await?);
+                }
+                self.send_alone(part, lease)?.boxed()
+            }
+        };
+        let attempt = tokio::select! {
             // An answer that is there is used, even if the lease ended with it.
             biased;
-            answers = I::send(self, coalescer, items, timeout) => answers,
+            attempt = sending => attempt,
             () = lease.cancel.cancelled() => {
                 self.server.gave_up(self.clock.now());
                 return None;
             }
         };
-        // A proxy may answer 5xx while the server still executes the request.
-        if matches!(
-            answers,
-            Err(CallError::Connection(_) | CallError::Timeout(_) | CallError::Status { status: 500.., .. })
-        ) {
-            self.server.gave_up(self.clock.now());
-        }
-        let answers = answers.and_then(|answers| {
-            if answers.len() == items.len() {
-                return Ok(answers);
-            }
-            let (got, sent) = (answers.len(), items.len());
-            Err(CallError::Undecodable(format!("{got} items for {sent} that were sent")))
-        });
         let took = self.clock.now().since(started);
-        self.observer.request(I::KIND, items.len(), *bytes, took, answers.is_ok());
-        if self.server.concurrency.adapts() {
-            let is_rejected = match &answers {
-                Ok(answers) => answers.iter().any(I::is_overload),
-                // Near the end of the lease there is too little time for an answer.
-                Err(error) => is_overload(error, timeout == self.limits.request_timeout),
-            };
-            let is_large = I::KIND == RequestKind::Bulk
-                && in_flight.is_some()
-                && self.limits.is_large(items.len(), || *bytes);
-            // Other failures say nothing of how much the server has to do.
-            if is_rejected || answers.is_ok() {
-                let ended = EndedRequest {
-                    took,
-                    operations: is_large.then_some(items.len()),
-                    is_rejected,
-                    in_flight: in_flight.map_or(0, |in_flight| in_flight.at_start),
-                };
-                self.server.concurrency.ended(&ended, self.clock.now());
-            }
-        }
-        Some(answers)
+        self.observer.answered(I::KIND, part.items.len(), part.bytes, took, attempt.error.is_none());
+        Some(attempt)
+    }
+
+    /// One attempt by a request of its own; `None` if the lease has ended.
+    fn send_alone<'a, I: Item>(
+        &'a self,
+        Part { items, bytes, .. }: &'a Part<I>,
+        lease: &RequestDeadline,
+    ) -> Option<impl Future<Output = Attempt<I::Answer>> + use<'a, I>> {
+        let timeout = lease.time_left(self.clock.now())?.min(self.limits.request_timeout);
+        let request = SentRequest::<I>::new(items.len(), *bytes, timeout, &self.limits);
+        let answers =
+            request.answers(I::send(self, items, timeout), &self.server, &*self.clock, &*self.observer);
+        Some(async move { Attempt::of(items.len(), answers.await) })
     }
 
     /// A permit to send; `None` if the lease ends first.
@@ -413,6 +396,8 @@ struct Left {
     error: Option<ItemError>,
     /// The index of such an item.
     unauthorized: Option<Index>,
+    /// Items without an answer.
+    unanswered: usize,
 }
 
 impl<I: Item> Part<I> {
@@ -430,29 +415,32 @@ impl<I: Item> Part<I> {
     /// Records final outcomes and keeps items to retry.
     fn settle(
         &mut self,
-        answers: Vec<I::Answer>,
+        answers: Vec<Option<I::Answer>>,
         outcomes: &mut [I::Outcome],
         rounds: &RequestSender,
     ) -> Left {
-        let mut left = Left { error: None, unauthorized: None };
+        let mut left = Left { error: None, unauthorized: None, unanswered: 0 };
         let not_the_documents = I::not_the_documents(&self.items, &answers, &rounds.server);
         let Self { items, slots, .. } = std::mem::replace(self, Self::all(Vec::new()));
         let each = items.into_iter().zip(slots).zip(answers).enumerate();
         for (place, ((item, slot), answer)) in each {
-            let error = match item.judge(answer) {
-                ItemVerdict::Settled(outcome) if !not_the_documents.contains(&place) => {
+            let verdict = answer.map(|answer| item.judge(answer));
+            left.unanswered += usize::from(verdict.is_none());
+            let error = match verdict {
+                None => None,
+                Some(ItemVerdict::Settled(outcome)) if !not_the_documents.contains(&place) => {
                     outcomes[slot] = outcome;
                     continue;
                 }
-                ItemVerdict::Settled(outcome) => I::error_of(outcome),
-                ItemVerdict::Unauthorized(error) => {
+                Some(ItemVerdict::Settled(outcome)) => I::error_of(outcome),
+                Some(ItemVerdict::Unauthorized(error)) => {
                     if left.unauthorized.is_none() {
                         left.unauthorized = Some(item.index().clone());
                         left.error = None;
                     }
                     Some(error)
                 }
-                ItemVerdict::Again(error) => Some(error),
+                Some(ItemVerdict::Again(error)) => Some(error),
             };
             if let Some(error) = error {
                 rounds.observer.retry(error.label(), 1);

@@ -8,7 +8,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::*;
-use crate::base::ids::DocId;
+use crate::base::ids::{DocId, ShardId};
 use crate::io::elastic::{AdminAnswer, AdminCall, BulkAnswer, GetAnswer, WriteCondition, encode};
 
 /// Follows tokio's paused time.
@@ -108,6 +108,7 @@ impl RoundsObserver for Counts {
     fn request(&self, _: RequestKind, _: usize, bytes: usize, _: Duration, _: bool) {
         self.bytes.lock().unwrap().push(bytes);
     }
+    fn answered(&self, _: RequestKind, _: usize, _: usize, _: Duration, _: bool) {}
     fn retry(&self, label: &'static str, items: usize) {
         self.retried.lock().unwrap().push((label, items));
     }
@@ -138,7 +139,7 @@ fn bench(script: impl Fn(usize, &[String]) -> Reply + Send + Sync + 'static) -> 
     let rounds = RequestSender {
         elastic: elastic.clone(),
         permits: Arc::new(Semaphore::new(1)),
-        coalescer: None,
+        queue: None,
         server: Arc::default(),
         look: 0,
         limits: RequestLimits {
@@ -160,15 +161,21 @@ fn lease(secs: u64) -> RequestDeadline {
     }
 }
 
-/// One operation for each letter.
-fn ops(ids: &str) -> Vec<BulkOp> {
-    let op = |id: char| BulkOp::Index {
-        index: Index::Placements,
-        id: DocId::from_key(Some(id.to_string().as_bytes())).unwrap(),
-        guard: WriteCondition::Absent,
-        source: Bytes::from_static(b"{}"),
-    };
-    ids.chars().map(op).collect()
+/// One operation for each letter; each digit is that of the geoshard which the letters behind it go to, instead of the
+/// placements.
+fn ops(text: &str) -> Vec<BulkOp> {
+    let mut index = Index::Placements;
+    let mut ops = Vec::new();
+    for char in text.chars() {
+        if char.is_ascii_digit() {
+            index = Index::Geoshard(ShardId::new(&format!("s{char}")).unwrap());
+            continue;
+        }
+        let id = DocId::from_key(Some(char.to_string().as_bytes())).unwrap();
+        let (guard, source) = (WriteCondition::Absent, Bytes::from_static(b"{}"));
+        ops.push(BulkOp::Index { index: index.clone(), id, guard, source });
+    }
+    ops
 }
 
 fn gets(ids: &str) -> Vec<Get> {
@@ -361,20 +368,25 @@ async fn a_single_refusal_of_credentials_is_tried_again_and_says_so() {
 #[tokio::test(start_paused = true)]
 async fn while_credentials_are_refused_one_request_at_a_time_tries() {
     let start = tokio::time::Instant::now();
-    let mut bench = context_with_coalescing(move |_, ids| {
+    let bench = bench_with_queue(move |_, ids| {
         if start.elapsed() < Duration::from_secs(10) { status(401, None) } else { all(ids, 200) }
     });
-    bench.rounds.permits = Arc::new(Semaphore::new(4));
+    bench.rounds.permits.add_permits(3);
     let lease = lease(60);
-    // The first goes with coalescer; those that go on their own come later and hold every permit.
-    let large = ["abcdefghijk", "bcdefghijkl", "cdefghijklm", "defghijklmn"];
-    let larges = large.map(|ids| bench.bulk_at(1_000, ids, &lease));
-    let (small, large) = tokio::join!(bench.bulk_at(0, "a", &lease), futures::future::join_all(larges));
-    assert!(small == [DONE] && large.iter().flatten().all(|outcome| *outcome == DONE));
+    // The others come later, and reads hold every permit.
+    let reads = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let reads = (0..4).map(|_| bench.rounds.mget(gets("r"), &lease));
+        try_join_all(reads).await.unwrap()
+    };
+    let writes = ["b", "c", "d"].map(|ids| bench.bulk_at(1_000, ids, &lease));
+    let (first, writes, _) =
+        tokio::join!(bench.bulk_at(0, "a", &lease), futures::future::join_all(writes), reads);
+    assert!(first == [DONE] && writes.iter().flatten().all(|outcome| *outcome == DONE));
     let times = bench.elastic.times();
     let early: Vec<u64> = times.iter().map(Duration::as_secs).filter(|seconds| *seconds < 14).collect();
     assert_eq!(early, [0, 2, 6], "{times:?}");
-    assert_eq!(times.len(), 8);
+    assert_eq!(times.len(), 9, "a probe, four reads, and the other writes together");
 }
 
 /// Records changes of the server's state.
@@ -450,16 +462,21 @@ async fn response_with_too_few_items_is_an_error() {
     assert_eq!(*bench.counts.retried.lock().unwrap(), [("undecodable", 2)]);
 }
 
-/// As [`bench`], with coalescer for requests of ten operations or fewer, of forty at most.
-fn context_with_coalescing(script: impl Fn(usize, &[String]) -> Reply + Send + Sync + 'static) -> Bench {
+/// As [`bench`], with a queue and requests of forty operations at most.
+fn bench_with_queue(script: impl Fn(usize, &[String]) -> Reply + Send + Sync + 'static) -> Bench {
     let mut bench = bench(script);
     bench.rounds.limits.max_operations = 40;
-    let RequestSender { elastic, permits, clock, .. } = &bench.rounds;
-    bench.rounds.coalescer = Some(BulkCoalescer::new(elastic.clone(), permits.clone(), clock.clone()));
-    bench
+    bench.with_queue()
 }
 
 impl Bench {
+    /// Puts a queue before the sender as it is now.
+    fn with_queue(mut self) -> Self {
+        let RequestSender { elastic, permits, server, retry, clock, observer, .. } = self.rounds.clone();
+        self.rounds.queue = Some(BulkQueue::new(elastic, permits, server, retry, clock, observer));
+        self
+    }
+
     /// Writes these at that time.
     async fn bulk_at(&self, millis: u64, ids: &str, lease: &RequestDeadline) -> Vec<BulkOutcome> {
         tokio::time::sleep(Duration::from_millis(millis)).await;
@@ -469,9 +486,8 @@ impl Bench {
 
 #[tokio::test(start_paused = true)]
 async fn small_writes_during_a_request_share_the_next_one() {
-    let bench = context_with_coalescing(|_, ids| {
-        Ok(ids.iter().map(|id| item(if id == "c" { 409 } else { 200 })).collect())
-    });
+    let bench =
+        bench_with_queue(|_, ids| Ok(ids.iter().map(|id| item(if id == "c" { 409 } else { 200 })).collect()));
     let lease = lease(60);
     let (a, bc, d) = tokio::join!(
         bench.bulk_at(0, "a", &lease),
@@ -487,56 +503,180 @@ async fn small_writes_during_a_request_share_the_next_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn large_writes_and_reads_go_on_their_own() {
-    let mut bench = context_with_coalescing(|_, ids| all(ids, 200));
-    bench.rounds.permits.add_permits(9);
+async fn reads_go_on_their_own() {
+    let bench = bench_with_queue(|_, ids| all(ids, 200));
+    bench.rounds.permits.add_permits(1);
     let lease = lease(60);
     let read = async {
         tokio::time::sleep(Duration::from_millis(10)).await;
         bench.rounds.mget(gets("g"), &lease).await.unwrap()
     };
-    tokio::join!(
-        bench.bulk_at(0, "a", &lease),
-        bench.bulk_at(10, "abcdefghijk", &lease),
-        bench.bulk_at(20, "b", &lease),
-        read
-    );
-    assert_eq!(bench.elastic.calls(), ["a", "abcdefghijk", "g", "b"]);
-
-    bench.rounds.limits.max_bytes = 4 * encode::bulk_op_bytes(&ops("a")[0]);
-    tokio::join!(bench.bulk_at(0, "a", &lease), bench.bulk_at(10, "bc", &lease));
-    assert_eq!(bench.elastic.times()[5] - bench.elastic.times()[4], Duration::from_millis(10));
+    tokio::join!(bench.bulk_at(0, "a", &lease), read, bench.bulk_at(20, "b", &lease));
+    assert_eq!(bench.elastic.calls(), ["a", "g", "b"]);
+    assert_eq!(bench.elastic.times()[2], Duration::from_millis(100));
 }
 
 #[tokio::test(start_paused = true)]
-async fn coalesced_bulk_is_split_by_count() {
-    let bench = context_with_coalescing(|_, ids| all(ids, 200));
-    bench.rounds.permits.add_permits(1);
+async fn a_request_takes_all_writes_to_the_indices_that_have_waited_longest() {
+    let mut bench = bench_with_queue(|_, ids| all(ids, 200));
+    bench.rounds.limits.max_operations = 4;
     let lease = lease(60);
-    let many = (0..5).map(|_| bench.bulk_at(10, "bbbbbbbbbb", &lease));
+    let (_, b, c, d) = tokio::join!(
+        bench.bulk_at(0, "a", &lease),
+        bench.bulk_at(10, "1b2cd", &lease),
+        bench.bulk_at(20, "3e1f2g", &lease),
+        bench.bulk_at(30, "2h", &lease)
+    );
+    assert_eq!((b.len(), c.len(), d.len()), (3, 3, 1));
+    // All of geoshard 1, then of 2 what fits: two are left.
+    assert_eq!(bench.elastic.calls(), ["a", "bfcd", "ghe"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn outcomes_are_in_the_order_of_operations_whatever_request_they_went_with() {
+    let mut bench = bench_with_queue(|_, ids| {
+        Ok(ids.iter().map(|id| item(if "bd".contains(id.as_str()) { 409 } else { 200 })).collect())
+    });
+    bench.rounds.limits.max_operations = 4;
+    const CONFLICT: BulkOutcome = BulkOutcome::Conflict;
+    let outcomes = bench.bulk_at(0, "1a2b1c3d2e1f", &lease(60)).await;
+    assert_eq!(outcomes, [DONE, CONFLICT, DONE, CONFLICT, DONE, DONE]);
+    assert_eq!(bench.elastic.calls(), ["acfb", "ed"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_fails_takes_nothing_from_the_others_of_its_batch() {
+    let mut bench = bench_with_queue(|call, ids| match call {
+        1 => status(503, Some(7)),
+        _ => all(ids, 200),
+    });
+    bench.rounds.limits.max_operations = 4;
+    let lease = lease(60);
+    let (_, b, c) = tokio::join!(
+        bench.bulk_at(0, "a", &lease),
+        bench.bulk_at(10, "1bc2d", &lease),
+        bench.bulk_at(20, "1ef2gh", &lease)
+    );
+    assert_eq!((b, c), (vec![DONE; 3], vec![DONE; 4]));
+    // Geoshard 1 failed for both; only that is sent again, after the time that the server asks for.
+    assert_eq!(bench.elastic.calls()[..3], ["a", "bcef", "dgh"]);
+    assert_eq!(bench.elastic.calls()[3..].concat().len(), 4);
+    assert_eq!(*bench.counts.retried.lock().unwrap(), [("503", 2), ("503", 2)]);
+    let times = bench.elastic.times();
+    assert!(times[2] >= Duration::from_secs(7), "the permit is kept meanwhile: {times:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn full_requests_do_not_wait_for_the_one_in_flight() {
+    let bench = bench_with_queue(|_, ids| all(ids, 200));
+    bench.rounds.permits.add_permits(2);
+    let lease = lease(60);
+    let many = (0..9).map(|_| bench.bulk_at(10, "bbbbbbbbbb", &lease));
     tokio::join!(bench.bulk_at(0, "a", &lease), futures::future::join_all(many));
     let sizes: Vec<usize> = bench.elastic.calls().iter().map(String::len).collect();
-    assert_eq!(sizes, [1, 40, 10]);
-    let times = bench.elastic.times();
-    assert_eq!(times[1..], [Duration::from_millis(100); 2]);
+    assert_eq!(sizes, [1, 40, 40, 10]);
+    assert_eq!(bench.hundredths(), [0, 1, 1, 10]);
+
+    // A request may be full by its bytes.
+    let mut bench = bench_with_queue(|_, ids| all(ids, 200));
+    bench.rounds.permits.add_permits(2);
+    bench.rounds.limits.max_bytes = 2 * encode::bulk_op_bytes(&ops("a")[0]);
+    let writes = ["a", "b", "c", "d"].map(|ids| bench.bulk_at(0, ids, &lease));
+    futures::future::join_all(writes).await;
+    assert_eq!(bench.elastic.calls(), ["ab", "cd"]);
+    assert_eq!(bench.elastic.times(), [Duration::ZERO; 2]);
 }
 
 #[tokio::test(start_paused = true)]
-async fn coalesced_writes_hold_one_permit() {
-    let bench = context_with_coalescing(|_, ids| all(ids, 200));
+async fn few_writes_do_not_wait_for_a_full_request() {
+    let bench = bench_with_queue(|_, ids| all(ids, 200));
+    bench.rounds.permits.add_permits(2);
     let lease = lease(60);
+    let forty = "a".repeat(40);
     tokio::join!(
-        bench.bulk_at(0, "abcdefghijk", &lease),
+        bench.bulk_at(0, &forty, &lease),
+        bench.bulk_at(10, "b", &lease),
+        bench.bulk_at(20, "c", &lease),
+        bench.bulk_at(30, "d", &lease)
+    );
+    assert_eq!(bench.elastic.calls(), [forty.as_str(), "b", "cd"]);
+    assert_eq!(bench.hundredths(), [0, 1, 10], "with the first driver that is free");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_is_queued_until_its_lease_ends_is_unanswered_then() {
+    let mut bench = bench_with_queue(|_, ids| all(ids, 200));
+    bench.elastic = bench.elastic.slow(9);
+    bench.rounds.elastic = bench.elastic.clone();
+    let bench = bench.with_queue();
+    let (long, longer) = (lease(11), lease(60));
+    let late = async {
+        let outcomes = bench.bulk_at(10, "c", &long).await;
+        (outcomes, bench.elastic.start.elapsed())
+    };
+    tokio::join!(
+        bench.bulk_at(0, "a", &longer),
+        async {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            // Three reads hold the only permit for longer.
+            for _ in 0..3 {
+                bench.rounds.mget(gets("r"), &longer).await.unwrap();
+            }
+        },
+        async {
+            let (outcomes, ended) = late.await;
+            assert_eq!(outcomes, [BulkOutcome::Unanswered]);
+            assert_eq!(ended, Duration::from_secs(11));
+        }
+    );
+    assert!(!bench.elastic.calls().contains(&"c".to_owned()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn queued_writes_hold_no_permit_and_their_requests_one_each() {
+    let bench = bench_with_queue(|_, ids| all(ids, 200));
+    let lease = lease(60);
+    let forty = "a".repeat(40);
+    tokio::join!(
+        bench.bulk_at(0, &forty, &lease),
         bench.bulk_at(10, "a", &lease),
         bench.bulk_at(20, "b", &lease)
     );
-    assert_eq!(bench.elastic.calls(), ["abcdefghijk", "ab"]);
+    assert_eq!(bench.elastic.calls(), [forty.as_str(), "ab"]);
     assert_eq!(bench.rounds.permits.available_permits(), 1);
+    assert_eq!(*bench.counts.waiting.lock().unwrap(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_pushes_back_gets_no_other_request_meanwhile() {
+    for failure in [status(503, Some(5)), all(&["a".to_owned()], 429)] {
+        let failure = Mutex::new(Some(failure));
+        let bench =
+            bench_with_queue(move |_, ids| failure.lock().unwrap().take().unwrap_or_else(|| all(ids, 200)));
+        let lease = lease(60);
+        tokio::join!(bench.bulk_at(0, "a", &lease), bench.bulk_at(10, "b", &lease));
+        let sent = bench.elastic.times();
+        assert!(sent[1] > Duration::from_millis(100), "{sent:?}");
+        assert_eq!(bench.rounds.permits.available_permits(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_whose_lease_ends_soon_shortens_no_others_request() {
+    let mut bench = bench_with_queue(|_, ids| all(ids, 200));
+    bench.elastic = bench.elastic.slow(4);
+    bench.rounds.elastic = bench.elastic.clone();
+    bench.rounds.permits.add_permits(1);
+    let bench = bench.with_queue();
+    let (soon, later) = (lease(3), lease(60));
+    let (hurried, other) = tokio::join!(bench.bulk_at(0, "a", &soon), bench.bulk_at(0, "b", &later));
+    assert_eq!((hurried, other), (vec![BulkOutcome::Unanswered], vec![DONE]));
+    assert_eq!(bench.elastic.calls().len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
 async fn refused_batch_is_retried_item_by_item() {
-    let bench = context_with_coalescing(|_, ids| match ids {
+    let bench = bench_with_queue(|_, ids| match ids {
         ids if ids.iter().any(|id| id == "c") => status(413, None),
         ids => all(ids, 200),
     });
@@ -554,7 +694,7 @@ async fn refused_batch_is_retried_item_by_item() {
 
 #[tokio::test(start_paused = true)]
 async fn retried_item_is_sent_without_its_batch() {
-    let bench = context_with_coalescing(|call, ids| match call {
+    let bench = bench_with_queue(|call, ids| match call {
         1 => Ok(vec![item(429), item(200)]),
         _ => all(ids, 200),
     });
@@ -570,8 +710,7 @@ async fn retried_item_is_sent_without_its_batch() {
 
 #[tokio::test(start_paused = true)]
 async fn unsplittable_response_fails_all_writes() {
-    let bench =
-        context_with_coalescing(|call, ids| if call == 1 { Ok(vec![item(200)]) } else { all(ids, 200) });
+    let bench = bench_with_queue(|call, ids| if call == 1 { Ok(vec![item(200)]) } else { all(ids, 200) });
     let lease = lease(60);
     let (_, b, c) = tokio::join!(
         bench.bulk_at(0, "a", &lease),
@@ -583,9 +722,9 @@ async fn unsplittable_response_fails_all_writes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cancelled_or_late_writes_are_not_coalesced() {
+async fn cancelled_or_late_writes_are_not_sent() {
     for ends_at in [60_000, 80] {
-        let bench = context_with_coalescing(|_, ids| all(ids, 200));
+        let bench = bench_with_queue(|_, ids| all(ids, 200));
         let (ends_at, long) = (Instant::from_start(Duration::from_millis(ends_at)), lease(60));
         let ended = RequestDeadline { deadline: ends_at, cancel: CancellationToken::new() };
         let cancel = async {
@@ -611,13 +750,12 @@ async fn cancelled_or_late_writes_are_not_coalesced() {
 
 #[tokio::test(start_paused = true)]
 async fn slow_request_delays_other_writes_boundedly() {
-    let mut bench = context_with_coalescing(|_, ids| all(ids, 200));
+    let mut bench = bench_with_queue(|_, ids| all(ids, 200));
     let slow = bench.elastic.slow(9);
     bench.elastic = slow.clone();
     bench.rounds.elastic = slow.clone();
     bench.rounds.permits.add_permits(1);
-    let RequestSender { permits, clock, .. } = &bench.rounds;
-    bench.rounds.coalescer = Some(BulkCoalescer::new(slow, permits.clone(), clock.clone()));
+    let bench = bench.with_queue();
     let lease = lease(60);
     tokio::join!(
         bench.bulk_at(0, "a", &lease),
@@ -630,7 +768,7 @@ async fn slow_request_delays_other_writes_boundedly() {
 
 #[tokio::test(start_paused = true)]
 async fn failed_request_answers_all_waiting_writes() {
-    let bench = context_with_coalescing(|call, ids| match call {
+    let bench = bench_with_queue(|call, ids| match call {
         0 => panic!("on purpose"),
         _ => all(ids, 200),
     });
@@ -725,13 +863,13 @@ async fn a_changed_ceiling_holds_for_writes_that_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn coalesced_writes_count_as_others_do() {
-    let bench = context_with_coalescing(|_, ids| all(ids, 200)).below(10);
+async fn queued_writes_count_as_others_do() {
+    let bench = bench_with_queue(|_, ids| all(ids, 200)).below(10);
     let lease = lease(60);
     tokio::join!(
         bench.bulk_at(0, "aaaaaaaaaa", &lease),
         bench.bulk_at(10, "b", &lease),
-        bench.bulk_at(10, "c", &lease)
+        bench.bulk_at(20, "c", &lease)
     );
     assert_eq!(bench.elastic.calls(), ["aaaaaaaaaa", "b", "c"]);
     assert_eq!(bench.hundredths(), [0, 100, 110]);
@@ -775,9 +913,8 @@ async fn a_rejected_request_or_operation_halves_the_number_of_requests() {
     // Failures are no answers, which would raise it again.
     let bench = bench_that_fails_after_a_rejection();
     assert_eq!(allowed_after(&bench, &["a"], 600).await, 8);
-    // Of one coalesced request.
-    let bench =
-        context_with_coalescing(|call, ids| if call == 0 { status(429, None) } else { all(ids, 200) });
+    // Of one request of several batches.
+    let bench = bench_with_queue(|call, ids| if call == 0 { status(429, None) } else { all(ids, 200) });
     assert_eq!(allowed_after(&bench, &["a", "b", "c", "d"], 60).await, 8);
     assert_eq!(bench.elastic.calls()[0], "abcd");
 }
@@ -793,10 +930,7 @@ async fn only_an_answer_that_had_its_time_and_did_not_come_is_a_rejection() {
 
 #[tokio::test(start_paused = true)]
 async fn only_large_writes_are_measured() {
-    let mut bench = context_with_coalescing(|_, ids| all(ids, 200));
-    bench.rounds.permits = Arc::new(Semaphore::new(4));
-    assert_eq!(allowed_after(&bench, &["abcdefghij"], 60).await, 16, "coalesced");
-    bench.rounds.coalescer = None;
+    let bench = bench_with_queue(|_, ids| all(ids, 200));
     assert_eq!(allowed_after(&bench, &["abcdefghij"], 60).await, 16, "no more than a quarter");
     bench.rounds.mget(gets("abcdefghijk"), &lease(60)).await.unwrap();
     assert_eq!(allowed_after(&bench, &[], 60).await, 16, "reads");

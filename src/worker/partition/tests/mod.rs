@@ -307,7 +307,7 @@ impl Rig {
         let rounds = RequestSender {
             elastic: elastic.clone(),
             permits: permits.clone(),
-            coalescer: None,
+            queue: None,
             server: Arc::default(),
             look: 0,
             limits: rounds::RequestLimits {

@@ -208,6 +208,10 @@ struct Traced {
 impl RoundsObserver for Traced {
     fn request(&self, kind: RequestKind, items: usize, bytes: usize, took: Duration, ok: bool) {
         self.inner.request(kind, items, bytes, took, ok);
+    }
+
+    fn answered(&self, kind: RequestKind, items: usize, bytes: usize, took: Duration, ok: bool) {
+        self.inner.answered(kind, items, bytes, took, ok);
         let name = match kind {
             RequestKind::Mget => "mget",
             RequestKind::Bulk => "bulk",

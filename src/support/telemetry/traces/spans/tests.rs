@@ -77,7 +77,7 @@ fn record_span_ends_with_its_batch_and_batches_link_to_it() {
     let (mut rig, entry) = (Rig::new(), entry("a"));
     rig.note("a", "vendor=x");
     let traced = rig.traces.begin(std::slice::from_ref(&entry), observer());
-    traced.request(RequestKind::Bulk, 1, 10, TOOK, true);
+    traced.answered(RequestKind::Bulk, 1, 10, TOOK, true);
     assert!(rig.ended("process t").is_empty(), "an answer may be a refusal");
     let again = Outcome::Again { reason: "lost", carry: RetryState::default() };
     rig.traces.end(&[settled(&entry, again)]);
@@ -105,7 +105,7 @@ fn errors_name_the_failed_step() {
     let (mut rig, entry) = (Rig::new(), entry("a"));
     rig.note("a", "vendor=x");
     let traced = rig.traces.begin(std::slice::from_ref(&entry), observer());
-    traced.request(RequestKind::Mget, 1, 10, Duration::ZERO, false);
+    traced.answered(RequestKind::Mget, 1, 10, Duration::ZERO, false);
     traced.retry("timeout", 1);
     let refusal = Refusal { reason: "no_document", detail: String::new() };
     rig.traces.end(&[settled(&entry, Outcome::DeadLetter(refusal))]);
