@@ -38,6 +38,8 @@ pub struct Field {
     /// The version of each one's document.
     versions: Vec<Position>,
     elasticsearch: String,
+    /// Of each request of the raw loader.
+    raw_operations: usize,
     stack: PathBuf,
     geofold: PathBuf,
     worker: Worker,
@@ -171,6 +173,7 @@ impl Field {
             versions: vec![Position::from_version(0); crowd.people.len()],
             crowd,
             elasticsearch: elasticsearch.to_owned(),
+            raw_operations: options.raw_operations,
             stack: options.stack.clone(),
             geofold,
             worker,
@@ -200,7 +203,9 @@ impl Field {
         let events = crowd.documents(0, |_| false);
         self.documents += events.len();
         match racer {
-            Racer::Raw => self.lap_of_loader(loader::new(&events, &self.name), events.len()),
+            Racer::Raw => {
+                self.lap_of_loader(loader::new(&events, self.raw_operations, &self.name), events.len())
+            }
             _ => {
                 // Their numbers are not those of the crowd.
                 let events: Vec<Event> =
@@ -216,7 +221,8 @@ impl Field {
         self.crowd.take_a_step()?;
         let events = self.everybody();
         if racer == Racer::Raw {
-            let errands = loader::in_place(&events, &self.name, &mut self.versions, cold);
+            let errands =
+                loader::in_place(&events, self.raw_operations, &self.name, &mut self.versions, cold);
             return self.lap_of_loader(errands, events.len());
         }
         if cold {

@@ -16,9 +16,8 @@ use reqwest::blocking::Client;
 
 use crate::documents::Event;
 
-/// The setting that loads fastest: with more or fewer connections, or larger or smaller requests, it is slower.
+/// As many as a worker has requests in flight, by default.
 const CONNECTIONS: usize = 4;
-const OPERATIONS: usize = 2000;
 
 /// Requests that one connection sends one after the other, and the answer that each must have.
 pub struct Errand(Vec<Request>);
@@ -45,8 +44,14 @@ fn document(event: &Event, guard: WriteCondition) -> BulkOp {
 }
 
 /// What geofold does with documents in place: each document, one version above what it has, which `versions` then has too;
-/// with `cold`, after a look at the placements.
-pub fn in_place(events: &[Event], prefix: &str, versions: &mut [Position], cold: bool) -> Vec<Errand> {
+/// with `cold`, after a look at the placements. So many operations per request.
+pub fn in_place(
+    events: &[Event],
+    operations: usize,
+    prefix: &str,
+    versions: &mut [Position],
+    cold: bool,
+) -> Vec<Errand> {
     let errand = |events: &[Event]| {
         let operations: Vec<BulkOp> = events
             .iter()
@@ -61,11 +66,11 @@ pub fn in_place(events: &[Event], prefix: &str, versions: &mut [Position], cold:
         let look = Request { path: encode::MGET_PATH, body: encode::mget_body(&gets, prefix), answer: None };
         Errand(cold.then_some(look).into_iter().chain([bulk(&operations, prefix)]).collect())
     };
-    events.chunks(OPERATIONS).map(errand).collect()
+    events.chunks(operations.max(1)).map(errand).collect()
 }
 
 /// What geofold does with documents that it does not know: a look at the placements, a placement for each, each document.
-pub fn new(events: &[Event], prefix: &str) -> Vec<Errand> {
+pub fn new(events: &[Event], operations: usize, prefix: &str) -> Vec<Errand> {
     let errand = |events: &[Event]| {
         let version = Position::from_version(1);
         let gets: Vec<Get> =
@@ -82,7 +87,7 @@ pub fn new(events: &[Event], prefix: &str) -> Vec<Errand> {
             events.iter().map(|event| document(event, WriteCondition::External(version))).collect();
         Errand(vec![look, bulk(&placements, prefix), bulk(&documents, prefix)])
     };
-    events.chunks(OPERATIONS).map(errand).collect()
+    events.chunks(operations.max(1)).map(errand).collect()
 }
 
 /// Runs all errands; gives the time from the first request sent to the last one answered.

@@ -95,6 +95,9 @@ struct Options {
     /// The refresh job's interval while the latency is looked at.
     #[arg(long, default_value = "400ms")]
     refresh_interval: String,
+    /// Operations in a request of the raw loader; the default is a worker's.
+    #[arg(long, default_value_t = 2_000)]
+    raw_operations: usize,
     /// Partitions of the topic.
     #[arg(long, default_value_t = 8)]
     partitions: i32,
