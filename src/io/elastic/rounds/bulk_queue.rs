@@ -307,10 +307,8 @@ impl Driver {
         let mut requests = vec![members];
         while let Some(members) = requests.pop() {
             let (ops, parts) = together(members);
-            let answers = match parts.iter().map(|part| part.deadline).min() {
-                Some(earliest) => self.bulk(&ops, earliest).await,
-                None => continue,
-            };
+            let Some(deadline) = parts.iter().map(|part| part.deadline).min() else { continue };
+            let answers = self.bulk(&ops, parts.iter().map(|part| part.bytes).sum(), deadline).await;
             match &answers {
                 Err(error) if parts.len() > 1 && matches!(judge_call(error), CallVerdict::Split) => {
                     let (left, right) = halves(ops, parts);
@@ -326,14 +324,13 @@ impl Driver {
     }
 
     /// One request, unless the deadline has passed.
-    async fn bulk(&self, ops: &[BulkOp], deadline: Instant) -> Answers<BulkAnswer> {
+    async fn bulk(&self, ops: &[BulkOp], bytes: usize, deadline: Instant) -> Answers<BulkAnswer> {
         let BulkQueue { elastic, server, clock, observer, .. } = &*self.queue;
         let left = deadline.since(clock.now());
         if left.is_zero() {
             return Err(CallError::Timeout(left));
         }
-        let (bytes, timeout) =
-            (ops.iter().map(encode::bulk_op_bytes).sum(), left.min(self.limits.request_timeout));
+        let timeout = left.min(self.limits.request_timeout);
         let request = SentRequest::<BulkOp>::new(ops.len(), bytes, timeout, &self.limits);
         request.answers(elastic.bulk(ops, timeout), server, &**clock, &**observer).await
     }
