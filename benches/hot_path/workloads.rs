@@ -37,7 +37,7 @@ use crate::null::{self, NullElastic, PREFIX};
 
 const MAP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/map-55.json");
 
-/// Documents of one batch, and operations of one request: the defaults.
+/// Documents of one batch, and operations of one request: the latter is the default.
 const BATCH: usize = 2_000;
 
 /// Bytes of one request: the default.

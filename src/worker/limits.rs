@@ -277,10 +277,10 @@ mod tests {
         };
         // 8 batches of 937 documents with 4 operations each are 29,984 operations.
         assert_eq!(below(1_000, |_| ()), (937, 1_000));
-        assert_eq!(below(1_000, |c| c.elasticsearch.max_in_flight = 1), (2_000, 1_000));
+        assert_eq!(below(1_000, |c| c.elasticsearch.max_in_flight = 1), (3_750, 1_000));
         assert_eq!(below(1_000, |c| c.batch.timeout = Duration::from_secs(30)), (468, 1_000));
         assert_eq!(below(1_000, |c| c.batch.max_documents = 100), (100, 1_000));
-        assert_eq!(below(100_000, |_| ()), (2_000, 2_000));
+        assert_eq!(below(100_000, |_| ()), (5_000, 2_000));
         assert_eq!(below(1, |_| ()), (1, 1));
     }
 

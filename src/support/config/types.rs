@@ -531,7 +531,7 @@ pub struct BatchConfig {
 impl Default for BatchConfig {
     fn default() -> Self {
         Self {
-            max_documents: 2_000,
+            max_documents: 5_000,
             max_bytes: ByteSize::mib(8),
             linger: Duration::from_millis(200),
             max_dirty_age: Duration::from_secs(10),

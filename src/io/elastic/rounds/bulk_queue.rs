@@ -419,3 +419,33 @@ fn tell(parts: Vec<Member>, answers: Answers<BulkAnswer>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::ids::{DocId, ShardId};
+    use crate::base::position::Position;
+
+    #[test]
+    fn what_is_late_or_waited_for_no_longer_is_left_out_of_a_request() {
+        let at = |second| Instant::from_start(Duration::from_secs(second));
+        let limits = RequestLimits { max_operations: 9, max_bytes: 900, request_timeout: Duration::ZERO };
+        let mut queue = Queue::default();
+        let mut receivers = Vec::new();
+        for (id, shard, deadline) in [("late", "s1", 5), ("dropped", "s1", 9), ("a", "s1", 9), ("b", "s2", 6)]
+        {
+            let index = Index::Geoshard(ShardId::new(shard).unwrap());
+            let (id, version) = (DocId::from_key(Some(id.as_bytes())).unwrap(), Position::from_version(1));
+            let (answer, answers) = oneshot::channel();
+            let ops = vec![BulkOp::Delete { index: index.clone(), id, version }];
+            queue.push(&index, QueuedWrites { ops, bytes: 100, deadline: at(deadline), answer });
+            receivers.push(answers);
+        }
+        drop(receivers.remove(1));
+        let request = queue.take(&limits, at(5));
+        let ids: Vec<&str> =
+            request.iter().flat_map(|member| &member.ops).map(|op| op.id().as_str()).collect();
+        assert_eq!(ids, ["a", "b"]);
+        assert_eq!((queue.operations, queue.bytes, queue.order.len(), queue.indices.len()), (0, 0, 0, 0));
+    }
+}

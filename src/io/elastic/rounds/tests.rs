@@ -672,6 +672,7 @@ async fn a_write_whose_lease_ends_soon_shortens_no_others_request() {
     let (hurried, other) = tokio::join!(bench.bulk_at(0, "a", &soon), bench.bulk_at(0, "b", &later));
     assert_eq!((hurried, other), (vec![BulkOutcome::Unanswered], vec![DONE]));
     assert_eq!(bench.elastic.calls().len(), 2);
+    assert_eq!(bench.elastic.start.elapsed(), Duration::from_secs(4), "one attempt of the other");
 }
 
 #[tokio::test(start_paused = true)]
