@@ -129,3 +129,32 @@ impl<'a, I: Item> SentRequest<'a, I> {
         answers
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_several_errors_the_one_that_asks_for_most_counts_in_any_order() {
+        let status = |status, seconds: Option<u64>| CallError::Status {
+            status,
+            kind: String::new(),
+            reason: String::new(),
+            retry_after: seconds.map(Duration::from_secs),
+        };
+        let graver = [
+            status(503, None),
+            status(503, Some(1)),
+            status(429, Some(7)),
+            status(413, None),
+            status(401, None),
+        ];
+        for pair in graver.windows(2) {
+            for errors in [[&pair[0], &pair[1]], [&pair[1], &pair[0]]] {
+                let mut attempt = Attempt::<()>::unanswered(2);
+                errors.into_iter().for_each(|error| attempt.fail(error.clone()));
+                assert_eq!(attempt.error.map(|error| error.to_string()), Some(pair[1].to_string()));
+            }
+        }
+    }
+}
