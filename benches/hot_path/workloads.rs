@@ -313,7 +313,8 @@ impl Whole {
             retry: RetryPolicy { initial: Duration::from_millis(100), max: Duration::from_secs(1) },
             clock,
             observer: Arc::new(Unobserved),
-        };
+        }
+        .with_queue();
         let lease =
             RequestDeadline { deadline: now + Duration::from_secs(3_600), cancel: CancellationToken::new() };
         let ledger = Ledger::new(rules.clone(), epoch());

@@ -22,7 +22,7 @@ use super::{WorkerDependencies, WorkerError};
 use crate::base::retry::RetryPolicy;
 use crate::core::decode::Decoder;
 use crate::io::claims::{Claims, Keeper};
-use crate::io::elastic::rounds::{BulkQueue, Halt, RequestSender, ServerLimits, ServerState};
+use crate::io::elastic::rounds::{Halt, RequestSender, ServerLimits, ServerState};
 use crate::io::kafka::client_config;
 use crate::io::load::{LoadKeeper, LoadSender};
 use crate::io::meta::TopicMemory;
@@ -162,24 +162,18 @@ fn request_sender(
 ) -> RequestSender {
     let WorkerDependencies { elastic, clock, metrics, .. } = given;
     let Throttles { permits, server, .. } = throttles;
-    RequestSender {
-        queue: Some(BulkQueue::new(
-            elastic.clone(),
-            permits.clone(),
-            server.clone(),
-            config.retry.policy(),
-            clock.clone(),
-            metrics.clone(),
-        )),
+    let sender = RequestSender {
         elastic: elastic.clone(),
         permits: permits.clone(),
+        queue: None,
         server: server.clone(),
         look: 0,
         limits: now.requests,
         retry: config.retry.policy(),
         clock: clock.clone(),
         observer: metrics.clone(),
-    }
+    };
+    sender.with_queue()
 }
 
 /// Not where each record counts by itself, or where a record may yet turn out to be bad when its schema comes.

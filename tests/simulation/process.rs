@@ -23,9 +23,7 @@ use geofold::core::write::Body;
 use geofold::geoshard::GeoshardMap;
 use geofold::io::claims::{Claims, Keeper};
 use geofold::io::elastic::Elastic;
-use geofold::io::elastic::rounds::{
-    self, BulkQueue, Halt, RequestDeadline, RequestSender, ServerState, Unobserved,
-};
+use geofold::io::elastic::rounds::{self, Halt, RequestDeadline, RequestSender, Unobserved};
 use geofold::io::maps::{MapsReader, MapsRecord, OffsetFloor, Watcher};
 use geofold::io::meta::TopicMemory;
 use geofold::support::config::{LostRecords, Partitioner};
@@ -269,19 +267,11 @@ impl Process {
         };
         let elastic: Arc<dyn Elastic> = Arc::new(Wire { world: world.clone(), process: name });
         let requests = Arc::new(Semaphore::new(permits));
-        let server = Arc::<ServerState>::default();
         let rounds = RequestSender {
-            queue: Some(BulkQueue::new(
-                elastic.clone(),
-                requests.clone(),
-                server.clone(),
-                retry,
-                clock.clone(),
-                Arc::new(Unobserved),
-            )),
             elastic,
             permits: requests,
-            server,
+            queue: None,
+            server: Arc::default(),
             look: 0,
             limits: rounds::RequestLimits {
                 max_operations,
@@ -292,6 +282,7 @@ impl Process {
             clock: clock.clone(),
             observer: Arc::new(Unobserved),
         };
+        let rounds = rounds.with_queue();
         let memory = TopicMemory::new(rounds.clone(), TOPIC);
         let freezer = Arc::<Freezer>::default();
         let cancel = CancellationToken::new();

@@ -1,14 +1,7 @@
-//! One attempt to carry out operations, and what each request says of the server.
+//! The answers of one attempt to carry out operations.
 
-use std::future::Future;
-use std::marker::PhantomData;
 use std::time::Duration;
 
-use super::adaptive::is_overload;
-use super::item::Item;
-use super::{RequestKind, RequestLimits, RoundsObserver, ServerState};
-use crate::base::clock::Clock;
-use crate::base::concurrency_limit::EndedRequest;
 use crate::io::elastic::CallError;
 use crate::io::elastic::answer::{CallVerdict, judge_call};
 
@@ -63,70 +56,6 @@ fn weight(error: &CallError) -> (u8, Option<Duration>) {
         CallVerdict::Unauthorized => (2, None),
         CallVerdict::Split => (1, None),
         CallVerdict::Again { after } => (0, after),
-    }
-}
-
-/// One request, from its sending to its answers.
-pub(super) struct SentRequest<'a, I> {
-    operations: usize,
-    bytes: usize,
-    timeout: Duration,
-    limits: &'a RequestLimits,
-    items: PhantomData<I>,
-}
-
-impl<'a, I: Item> SentRequest<'a, I> {
-    /// `bytes`: an upper bound of its body.
-    pub(super) fn new(operations: usize, bytes: usize, timeout: Duration, limits: &'a RequestLimits) -> Self {
-        Self { operations, bytes, timeout, limits, items: PhantomData }
-    }
-
-    /// Waits for the answers, checks their number, and tells the observer and the server's state of them.
-    pub(super) async fn answers(
-        self,
-        request: impl Future<Output = Answers<I::Answer>>,
-        server: &ServerState,
-        clock: &dyn Clock,
-        observer: &dyn RoundsObserver,
-    ) -> Answers<I::Answer> {
-        let started = clock.now();
-        let in_flight = server.concurrency.begin();
-        let answers = request.await.and_then(|answers| {
-            if answers.len() == self.operations {
-                return Ok(answers);
-            }
-            let (got, sent) = (answers.len(), self.operations);
-            Err(CallError::Undecodable(format!("{got} items for {sent} that were sent")))
-        });
-        let now = clock.now();
-        // A proxy may answer 5xx while the server still executes the request.
-        if matches!(
-            answers,
-            Err(CallError::Connection(_) | CallError::Timeout(_) | CallError::Status { status: 500.., .. })
-        ) {
-            server.gave_up(now);
-        }
-        let took = now.since(started);
-        observer.request(I::KIND, self.operations, self.bytes, took, answers.is_ok());
-        if server.concurrency.adapts() {
-            let is_rejected = match &answers {
-                Ok(answers) => answers.iter().any(I::is_overload),
-                // Near the end of the lease there is too little time for an answer.
-                Err(error) => is_overload(error, self.timeout == self.limits.request_timeout),
-            };
-            let is_large = I::KIND == RequestKind::Bulk && self.limits.is_large(self.operations, self.bytes);
-            // Other failures say nothing of how much the server has to do.
-            if is_rejected || answers.is_ok() {
-                let ended = EndedRequest {
-                    took,
-                    operations: is_large.then_some(self.operations),
-                    is_rejected,
-                    in_flight: in_flight.at_start,
-                };
-                server.concurrency.ended(&ended, now);
-            }
-        }
-        answers
     }
 }
 

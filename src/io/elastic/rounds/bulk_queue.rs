@@ -13,34 +13,29 @@
 //! itself.
 
 use std::collections::{HashMap, VecDeque};
-use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ahash::RandomState;
-use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use tokio::sync::{Semaphore, oneshot};
+use futures::{FutureExt, StreamExt};
+use tokio::sync::oneshot;
 
-use super::attempt::{Answers, Attempt, SentRequest};
+use super::attempt::{Answers, Attempt};
 use super::observer::WaitingRequest;
-use super::{RequestLimits, RoundsObserver, ServerState};
-use crate::base::clock::{Clock, Instant};
-use crate::base::retry::{Delays, RetryPolicy};
+use super::{RequestLimits, RequestSender};
+use crate::base::clock::Instant;
+use crate::base::retry::Delays;
 use crate::io::elastic::answer::{CallVerdict, judge_call};
-use crate::io::elastic::{BulkAnswer, BulkOp, CallError, Elastic, Index, encode};
+use crate::io::elastic::{BulkAnswer, BulkOp, CallError, Index, encode};
 
 /// Writes queued while a request takes longer than this get another driver, so that one slow shard does not delay all.
 const SLOW_REQUEST: Duration = Duration::from_secs(1);
 
 /// See the top of this file. One for all partitions of a worker.
 pub struct BulkQueue {
-    elastic: Arc<dyn Elastic>,
-    permits: Arc<Semaphore>,
-    server: Arc<ServerState>,
-    retry: RetryPolicy,
-    clock: Arc<dyn Clock>,
-    observer: Arc<dyn RoundsObserver>,
+    /// Sends the requests. It has no queue.
+    sender: RequestSender,
     queue: Mutex<Queue>,
 }
 
@@ -68,20 +63,20 @@ struct QueuedWrites {
     answer: oneshot::Sender<Answers<BulkAnswer>>,
 }
 
+impl QueuedWrites {
+    /// Gives the batch its answers. If it waits no longer, it needs none.
+    fn tell(self, answers: Answers<BulkAnswer>) {
+        let _ = self.answer.send(answers);
+    }
+}
+
 impl BulkQueue {
-    /// Each request that is sent holds one of the permits, also while it waits because the server pushed back.
-    pub fn new(
-        elastic: Arc<dyn Elastic>,
-        permits: Arc<Semaphore>,
-        server: Arc<ServerState>,
-        retry: RetryPolicy,
-        clock: Arc<dyn Clock>,
-        observer: Arc<dyn RoundsObserver>,
-    ) -> Arc<Self> {
-        Arc::new(Self { elastic, permits, server, retry, clock, observer, queue: Mutex::default() })
+    /// Each request holds one of the sender's permits, also while it waits because the server pushed back.
+    pub(super) fn new(sender: RequestSender) -> Arc<Self> {
+        Arc::new(Self { sender: RequestSender { queue: None, ..sender }, queue: Mutex::default() })
     }
 
-    /// Carries out operations like [`Elastic::bulk`], those of each index together with others'. Nothing is sent at or after the
+    /// Carries out operations like [`Elastic::bulk`](crate::io::elastic::Elastic::bulk), those of each index together with others'. Nothing is sent at or after the
     /// deadline; what is not sent before it is not answered.
     pub(super) async fn bulk(
         self: &Arc<Self>,
@@ -90,8 +85,11 @@ impl BulkQueue {
         deadline: Instant,
     ) -> Attempt<BulkAnswer> {
         let mut attempt = Attempt::unanswered(ops.len());
-        let mut waiting = self.enqueue(ops, limits, deadline);
-        let timeout = deadline.since(self.clock.now());
+        let queued = self.enqueue(ops, limits, deadline);
+        let queued = queued.into_iter().map(|(slots, answers)| answers.map(|answers| (slots, answers)));
+        let mut waiting: FuturesUnordered<_> = queued.collect();
+        let RequestSender { clock, server, .. } = &self.sender;
+        let timeout = deadline.since(clock.now());
         let (ended, slow) = (tokio::time::sleep(timeout), tokio::time::sleep(SLOW_REQUEST));
         tokio::pin!(ended, slow);
         let mut is_within_limit = true;
@@ -99,10 +97,16 @@ impl BulkQueue {
             tokio::select! {
                 biased;
                 next = waiting.next() => match next {
-                    Some((slots, answers)) => attempt.add(&slots, answers),
+                    Some((slots, Ok(answers))) => attempt.add(&slots, answers),
+                    // Its driver is gone, perhaps in the middle of the request.
+                    Some((_, Err(_))) => {
+                        server.gave_up(clock.now());
+                        attempt.fail(CallError::Connection("the request was cancelled".to_owned()));
+                    }
                     None => return attempt,
                 },
                 () = &mut ended => {
+                    server.gave_up(clock.now());
                     attempt.fail(CallError::Timeout(timeout));
                     return attempt;
                 }
@@ -114,14 +118,14 @@ impl BulkQueue {
         }
     }
 
-    /// Queues all of them at once, so that no request takes a part of what could go together. Gives the answers for each index,
-    /// with the places of their operations.
+    /// Queues all of them at once, so that no request takes a part of what could go together. Gives where the answers for each
+    /// index will come, with the places of their operations.
     fn enqueue(
         self: &Arc<Self>,
         ops: &[BulkOp],
         limits: &RequestLimits,
         deadline: Instant,
-    ) -> FuturesUnordered<impl Future<Output = (Vec<usize>, Answers<BulkAnswer>)> + use<>> {
+    ) -> Vec<(Vec<usize>, oneshot::Receiver<Answers<BulkAnswer>>)> {
         let mut all: Vec<(&Index, Vec<usize>, Vec<BulkOp>, usize)> = Vec::new();
         let mut places: HashMap<&Index, usize, RandomState> = HashMap::default();
         for (slot, op) in ops.iter().enumerate() {
@@ -135,19 +139,16 @@ impl BulkQueue {
             own.push(op.clone());
             *bytes += encode::bulk_op_bytes(op);
         }
-        let waiting = FuturesUnordered::new();
+        let mut queued = Vec::with_capacity(all.len());
         let mut queue = self.queue();
         for (index, slots, ops, bytes) in all {
             let (answer, answers) = oneshot::channel();
             queue.push(index, QueuedWrites { ops, bytes, deadline, answer });
-            waiting.push(async move {
-                let gone = |_| Err(CallError::Connection("the request was cancelled".to_owned()));
-                (slots, answers.await.unwrap_or_else(gone))
-            });
+            queued.push((slots, answers));
         }
         drop(queue);
         self.start_drivers(limits);
-        waiting
+        queued
     }
 
     /// Starts as many drivers as are lacking.
@@ -169,8 +170,9 @@ impl BulkQueue {
 
     /// Spawns a driver that is counted already.
     fn spawn_driver(self: &Arc<Self>, limits: &RequestLimits) {
-        let (queue, limits, delays) = (self.clone(), *limits, self.retry.delays());
-        let driver = Driver { queue, limits, delays, state: Some(DriverState::WithoutPermit) };
+        let sender = RequestSender { limits: *limits, ..self.sender.clone() };
+        let delays = sender.retry.delays();
+        let driver = Driver { queue: self.clone(), sender, delays, state: Some(DriverState::WithoutPermit) };
         #[expect(clippy::disallowed_methods, reason = "a driver that panics ends its members' waits (Drop)")]
         tokio::spawn(driver.run());
     }
@@ -243,7 +245,8 @@ impl Queue {
 /// Sends queued writes until the queue is empty.
 struct Driver {
     queue: Arc<BulkQueue>,
-    limits: RequestLimits,
+    /// The queue's, with the limits of the writes that it was started for.
+    sender: RequestSender,
     /// Pauses after requests that failed.
     delays: Delays,
     /// `None`: has ended, in order.
@@ -261,30 +264,31 @@ enum DriverState {
 
 impl Driver {
     async fn run(mut self) {
-        let queue = self.queue.clone();
+        let (permits, observer) = (self.sender.permits.clone(), self.sender.observer.clone());
         loop {
-            let waiting = WaitingRequest::begin(&*queue.observer);
+            let waiting = WaitingRequest::begin(&*observer);
             // The semaphore is never closed. Writes queued while we wait join this request.
-            let Ok(permit) = queue.permits.acquire().await else { return };
+            let Ok(permit) = permits.acquire().await else { return };
             drop(waiting);
             let Some(members) = self.next_members() else { return };
-            queue.start_drivers(&self.limits);
+            self.queue.start_drivers(&self.sender.limits);
             if let Some(pause) = self.send(members).await {
-                let _waiting = WaitingRequest::begin(&*queue.observer);
+                let _waiting = WaitingRequest::begin(&*observer);
                 tokio::time::sleep(pause).await;
             }
             drop(permit);
-            self.becomes(Some(DriverState::WithoutPermit), &mut queue.queue());
+            let shared = self.queue.clone();
+            self.becomes(Some(DriverState::WithoutPermit), &mut shared.queue());
         }
     }
 
     /// The writes of the next request; `None` if the queue is empty, which ends this driver.
     fn next_members(&mut self) -> Option<Vec<QueuedWrites>> {
-        let (shared, now) = (self.queue.clone(), self.queue.clock.now());
+        let (shared, now) = (self.queue.clone(), self.sender.clock.now());
         let mut queue = shared.queue();
-        let members = queue.take(&self.limits, now);
+        let members = queue.take(&self.sender.limits, now);
         let operations: usize = members.iter().map(|member| member.ops.len()).sum();
-        let is_full = !queue.order.is_empty() || operations >= self.limits.max_operations;
+        let is_full = !queue.order.is_empty() || operations >= self.sender.limits.max_operations;
         let state = if is_full { DriverState::Full } else { DriverState::NotFull };
         self.becomes((!members.is_empty()).then_some(state), &mut queue);
         self.state.map(|_| members)
@@ -305,34 +309,44 @@ impl Driver {
     async fn send(&mut self, members: Vec<QueuedWrites>) -> Option<Duration> {
         let mut pause = None;
         let mut requests = vec![members];
-        while let Some(members) = requests.pop() {
-            let (ops, parts) = together(members);
-            let Some(deadline) = parts.iter().map(|part| part.deadline).min() else { continue };
-            let answers = self.bulk(&ops, parts.iter().map(|part| part.bytes).sum(), deadline).await;
-            match &answers {
-                Err(error) if parts.len() > 1 && matches!(judge_call(error), CallVerdict::Split) => {
-                    let (left, right) = halves(ops, parts);
-                    requests.extend([right, left]);
+        while let Some(mut members) = requests.pop() {
+            let counts: Vec<usize> = members.iter().map(|member| member.ops.len()).collect();
+            let mut ops = Vec::with_capacity(counts.iter().sum());
+            for member in &mut members {
+                ops.append(&mut member.ops);
+            }
+            let answers = self.request(&ops, &members).await;
+            pause = self.pause(&answers).or(pause);
+            match answers {
+                Ok(answers) => {
+                    let mut answers = answers.into_iter();
+                    for (member, count) in members.into_iter().zip(counts) {
+                        member.tell(Ok(answers.by_ref().take(count).collect()));
+                    }
                 }
-                _ => {
-                    pause = self.pause(&answers).or(pause);
-                    tell(parts, answers);
+                Err(error) if members.len() > 1 && matches!(judge_call(&error), CallVerdict::Split) => {
+                    let mut ops = ops.into_iter();
+                    for (member, count) in members.iter_mut().zip(counts) {
+                        member.ops.extend(ops.by_ref().take(count));
+                    }
+                    let right = members.split_off(members.len() / 2);
+                    requests.extend([right, members]);
                 }
+                Err(error) => members.into_iter().for_each(|member| member.tell(Err(error.clone()))),
             }
         }
         pause
     }
 
-    /// One request, unless the deadline has passed.
-    async fn bulk(&self, ops: &[BulkOp], bytes: usize, deadline: Instant) -> Answers<BulkAnswer> {
-        let BulkQueue { elastic, server, clock, observer, .. } = &*self.queue;
-        let left = deadline.since(clock.now());
+    /// One request with the operations of these, unless a deadline has passed.
+    async fn request(&self, ops: &[BulkOp], members: &[QueuedWrites]) -> Answers<BulkAnswer> {
+        let now = self.sender.clock.now();
+        let left = members.iter().map(|member| member.deadline.since(now)).min().unwrap_or_default();
         if left.is_zero() {
             return Err(CallError::Timeout(left));
         }
-        let timeout = left.min(self.limits.request_timeout);
-        let request = SentRequest::<BulkOp>::new(ops.len(), bytes, timeout, &self.limits);
-        request.answers(elastic.bulk(ops, timeout), server, &**clock, &**observer).await
+        let bytes = members.iter().map(|member| member.bytes).sum();
+        self.sender.request_alone(ops, bytes, left).await
     }
 
     /// How long to wait after these answers, if the server pushed back.
@@ -344,7 +358,7 @@ impl Driver {
                 CallVerdict::Split | CallVerdict::Unauthorized => return None,
             },
             Ok(_) => {
-                self.delays = self.queue.retry.delays();
+                self.delays = self.sender.retry.delays();
                 return None;
             }
         };
@@ -363,59 +377,6 @@ impl Drop for Driver {
         self.becomes(None, &mut queue);
         if queue.without_permit + queue.full + queue.not_full == 0 {
             *queue = Queue::default();
-        }
-    }
-}
-
-/// A member of a request whose operations are in the request.
-struct Member {
-    operations: usize,
-    bytes: usize,
-    deadline: Instant,
-    answer: oneshot::Sender<Answers<BulkAnswer>>,
-}
-
-/// The operations of all, and whose they are.
-fn together(members: Vec<QueuedWrites>) -> (Vec<BulkOp>, Vec<Member>) {
-    let mut ops = Vec::with_capacity(members.iter().map(|member| member.ops.len()).sum());
-    let part = |QueuedWrites { ops: own, bytes, deadline, answer }| {
-        let operations = own.len();
-        ops.extend(own);
-        Member { operations, bytes, deadline, answer }
-    };
-    let parts = members.into_iter().map(part).collect();
-    (ops, parts)
-}
-
-/// The first half of the members and the second, each with its operations.
-fn halves(ops: Vec<BulkOp>, mut parts: Vec<Member>) -> (Vec<QueuedWrites>, Vec<QueuedWrites>) {
-    let right = parts.split_off(parts.len() / 2);
-    let mut ops = ops.into_iter();
-    let mut each = |parts: Vec<Member>| {
-        let own = |Member { operations, bytes, deadline, answer }| QueuedWrites {
-            ops: ops.by_ref().take(operations).collect(),
-            bytes,
-            deadline,
-            answer,
-        };
-        parts.into_iter().map(own).collect()
-    };
-    (each(parts), each(right))
-}
-
-/// Gives each member its answers. One that waits no longer needs none.
-fn tell(parts: Vec<Member>, answers: Answers<BulkAnswer>) {
-    match answers {
-        Ok(answers) => {
-            let mut answers = answers.into_iter();
-            for Member { operations, answer, .. } in parts {
-                let _ = answer.send(Ok(answers.by_ref().take(operations).collect()));
-            }
-        }
-        Err(error) => {
-            for Member { answer, .. } in parts {
-                let _ = answer.send(Err(error.clone()));
-            }
         }
     }
 }

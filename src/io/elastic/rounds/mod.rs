@@ -21,7 +21,6 @@ mod refusals;
 mod server;
 
 use std::collections::BTreeSet;
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,7 +32,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 pub use self::adaptive::AdaptiveConcurrency;
-use self::attempt::{Attempt, SentRequest};
+use self::adaptive::is_overload;
+use self::attempt::Attempt;
 pub use self::bulk_queue::BulkQueue;
 pub use self::ceiling::OperationsCeiling;
 use self::item::{Item, ItemVerdict};
@@ -42,6 +42,7 @@ pub use self::server::{ServerLimits, ServerState};
 use super::answer::{CallVerdict, judge_call};
 use super::{BulkOp, CallError, Elastic, Get, Index, ItemError};
 use crate::base::clock::{Clock, Instant};
+use crate::base::concurrency_limit::EndedRequest;
 pub use crate::base::requests::{
     BulkOutcome, GetOutcome, RequestKind, RoundsObserver, ServerObserver, Unobserved,
 };
@@ -119,6 +120,11 @@ pub struct RequestSender {
 }
 
 impl RequestSender {
+    /// The same with a queue for writes, which all clones of it share.
+    pub fn with_queue(self) -> Self {
+        Self { queue: Some(BulkQueue::new(self.clone())), ..self }
+    }
+
     /// Carries out operations. One outcome for each, in order.
     pub async fn bulk(&self, ops: Vec<BulkOp>, lease: &RequestDeadline) -> Result<Vec<BulkOutcome>, Halt> {
         self.round(ops, lease).await
@@ -325,7 +331,9 @@ impl RequestSender {
                 if permit.is_none() && !is_probe {
                     *permit = Some(self.permit(lease).await?);
                 }
-                self.send_alone(part, lease)?.boxed()
+                let left = lease.time_left(self.clock.now())?;
+                let answers = self.request_alone(&part.items, part.bytes, left);
+                answers.map(|answers| Attempt::of(part.items.len(), answers)).boxed()
             }
         };
         let attempt = tokio::select! {
@@ -342,17 +350,51 @@ impl RequestSender {
         Some(attempt)
     }
 
-    /// One attempt by a request of its own; `None` if the lease has ended.
-    fn send_alone<'a, I: Item>(
-        &'a self,
-        Part { items, bytes, .. }: &'a Part<I>,
-        lease: &RequestDeadline,
-    ) -> Option<impl Future<Output = Attempt<I::Answer>> + use<'a, I>> {
-        let timeout = lease.time_left(self.clock.now())?.min(self.limits.request_timeout);
-        let request = SentRequest::<I>::new(items.len(), *bytes, timeout, &self.limits);
-        let answers =
-            request.answers(I::send(self, items, timeout), &self.server, &*self.clock, &*self.observer);
-        Some(async move { Attempt::of(items.len(), answers.await) })
+    /// One request within the time that is left. Tells the observer and the server's state of its end.
+    async fn request_alone<I: Item>(
+        &self,
+        items: &[I],
+        bytes: usize,
+        left: Duration,
+    ) -> Result<Vec<I::Answer>, CallError> {
+        let (started, timeout) = (self.clock.now(), left.min(self.limits.request_timeout));
+        let in_flight = self.server.concurrency.begin();
+        let answers = I::send(self, items, timeout).await.and_then(|answers| {
+            if answers.len() == items.len() {
+                return Ok(answers);
+            }
+            let (got, sent) = (answers.len(), items.len());
+            Err(CallError::Undecodable(format!("{got} items for {sent} that were sent")))
+        });
+        let now = self.clock.now();
+        // A proxy may answer 5xx while the server still executes the request.
+        if matches!(
+            answers,
+            Err(CallError::Connection(_) | CallError::Timeout(_) | CallError::Status { status: 500.., .. })
+        ) {
+            self.server.gave_up(now);
+        }
+        let took = now.since(started);
+        self.observer.request(I::KIND, items.len(), bytes, took, answers.is_ok());
+        if self.server.concurrency.adapts() {
+            let is_rejected = match &answers {
+                Ok(answers) => answers.iter().any(I::is_overload),
+                // Near the end of the lease there is too little time for an answer.
+                Err(error) => is_overload(error, timeout == self.limits.request_timeout),
+            };
+            let is_large = I::KIND == RequestKind::Bulk && self.limits.is_large(items.len(), bytes);
+            // Other failures say nothing of how much the server has to do.
+            if is_rejected || answers.is_ok() {
+                let ended = EndedRequest {
+                    took,
+                    operations: is_large.then_some(items.len()),
+                    is_rejected,
+                    in_flight: in_flight.at_start,
+                };
+                self.server.concurrency.ended(&ended, now);
+            }
+        }
+        answers
     }
 
     /// A permit to send; `None` if the lease ends first.
