@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use geofold::base::ids::ShardId;
 use geofold::base::position::Position;
 use geofold::support::config;
 
@@ -21,7 +22,7 @@ use crate::{Options, consumer, loader, naive};
 /// Ids of the hot keys.
 pub const HOT_IDS: usize = 2_000;
 
-/// How often they are written in a round.
+/// How often they are written at once, and by the peer in a round.
 pub const HOT_WRITES: usize = 200_000;
 
 /// Documents of the naive flow: it is so slow that more would only take time.
@@ -49,6 +50,12 @@ pub struct Field {
     http: reqwest::blocking::Client,
     /// Configuration and log of the worker; removed at the end.
     dir: tempfile::TempDir,
+}
+
+/// Documents that the raw loader moves: geofold's placements know nothing of them.
+pub struct RawMovers {
+    crowd: Crowd,
+    version: u64,
 }
 
 /// The binary under test.
@@ -253,12 +260,17 @@ impl Field {
         }
     }
 
-    /// Many writes of a few people.
-    pub fn hot_keys(&mut self) -> Result<Lap> {
-        self.crowd.take_a_step()?;
-        self.step += 1;
-        let events = self.crowd.hot_writes(HOT_WRITES, HOT_IDS, self.step);
-        self.lap_of_geofold(&events, &["indexed", "folded"])
+    /// So many writes of a few people.
+    pub fn hot_keys(&mut self, writes: usize) -> Result<Lap> {
+        let mut left = writes;
+        while left > 0 {
+            self.crowd.take_a_step()?;
+            self.step += 1;
+            let events = self.crowd.hot_writes(left.min(HOT_WRITES), HOT_IDS, self.step);
+            left -= events.len();
+            self.topic.produce(&events, &mut self.versions, None)?;
+        }
+        self.lap_of_what_was_produced(writes, &["indexed", "folded"])
     }
 
     /// Elasticsearch refreshes the geoshards so often by itself.
@@ -271,6 +283,28 @@ impl Field {
         self.crowd.travel()?;
         let events = self.everybody();
         self.lap_of_geofold(&events, &["indexed"])
+    }
+
+    /// As many documents as there are people, for the raw loader to move.
+    pub fn raw_movers(&mut self) -> Result<RawMovers> {
+        let mut crowd = self.crowd.others("raw-mover", self.crowd.people.len())?;
+        let mut versions = vec![Position::from_version(0); crowd.people.len()];
+        let first = crowd.documents(0, |_| false);
+        self.documents += first.len();
+        let errands = loader::in_place(&first, self.raw_operations, &self.name, &mut versions, false);
+        self.lap_of_loader(errands, first.len())?;
+        Ok(RawMovers { crowd, version: 1 })
+    }
+
+    /// All of them to another geoshard, in the least operations: each document, and a delete where it was. It survives no
+    /// crash.
+    pub fn raw_moves(&mut self, RawMovers { crowd, version }: &mut RawMovers) -> Result<Lap> {
+        let from: Vec<ShardId> = crowd.people.iter().map(|person| person.shard.clone()).collect();
+        crowd.travel()?;
+        *version += 1;
+        let events = crowd.documents(0, |_| false);
+        let at = Position::from_version(*version);
+        self.lap_of_loader(loader::moves(&events, &from, self.raw_operations, &self.name, at), events.len())
     }
 
     /// A mixed day.

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
+use geofold::base::ids::ShardId;
 use geofold::base::position::Position;
 use geofold::core::placement::Placement;
 use geofold::io::elastic::{BulkOp, Get, Index, WriteCondition, encode};
@@ -88,6 +89,28 @@ pub fn new(events: &[Event], operations: usize, prefix: &str) -> Vec<Errand> {
         Errand(vec![look, bulk(&placements, prefix), bulk(&documents, prefix)])
     };
     events.chunks(operations.max(1)).map(errand).collect()
+}
+
+/// The least that moves documents, all to this version: each document, and a delete where it was, which `from` says by number.
+/// Two operations per document, in one request.
+pub fn moves(
+    events: &[Event],
+    from: &[ShardId],
+    operations: usize,
+    prefix: &str,
+    version: Position,
+) -> Vec<Errand> {
+    let errand = |events: &[Event]| {
+        let delete = |event: &Event| BulkOp::Delete {
+            index: Index::Geoshard(from[event.number].clone()),
+            id: event.id.clone(),
+            version,
+        };
+        let written = events.iter().map(|event| document(event, WriteCondition::External(version)));
+        let operations: Vec<BulkOp> = written.chain(events.iter().map(delete)).collect();
+        Errand(vec![bulk(&operations, prefix)])
+    };
+    events.chunks((operations / 2).max(1)).map(errand).collect()
 }
 
 /// Runs all errands; gives the time from the first request sent to the last one answered.

@@ -55,8 +55,9 @@ const MAP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/map-55.json");
 const SINK_PEOPLE: usize = 400_000;
 /// People of the backlog.
 const BACKLOG_PEOPLE: usize = 200_000;
-/// Records of a round with a null sink: seconds, so that how it begins and ends does not matter.
-const SINK_RECORDS: usize = 1_200_000;
+/// Records of a round with a null sink, and of one with hot keys: about ten seconds, so that how it begins and ends does not
+/// matter.
+const SINK_RECORDS: usize = 2_400_000;
 
 /// Race geofold against a raw _bulk loader, a peer and the naive flow. Variables GEOFOLD_SECTION__KEY change the worker's
 /// configuration.
@@ -226,7 +227,8 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
     }
     if options.runs("hot-keys") {
         for round in 0..=rounds {
-            report.add(round, Workload::HotKeys, Racer::Geofold, field.hot_keys()?);
+            let lap = field.hot_keys(options.backlog.min(SINK_RECORDS))?;
+            report.add(round, Workload::HotKeys, Racer::Geofold, lap);
             if let Some(peer) = &mut peer {
                 report.add(round, Workload::HotKeys, Racer::Peer, peer.hot_keys()?);
             }
@@ -250,6 +252,7 @@ fn race_moves(options: &Options, field: &mut Field, report: &mut Report) -> Resu
     let mut realtime =
         Field::prepare(options, &options.elasticsearch, options.partitions, options.documents, more)?;
     realtime.first_documents()?;
+    let mut raw = field.raw_movers()?;
     for field in [&*field, &realtime] {
         field.refresh_every("1s")?;
     }
@@ -260,6 +263,7 @@ fn race_moves(options: &Options, field: &mut Field, report: &mut Report) -> Resu
             let field = if racer == Racer::Geofold { &mut *field } else { &mut realtime };
             report.add(round, Workload::Moves, racer, field.moves()?);
         }
+        report.add(round, Workload::Moves, Racer::Raw, field.raw_moves(&mut raw)?);
         report.add(round, Workload::Moves, Racer::Naive, field.naive_moves()?);
     }
     realtime.check_count()

@@ -336,6 +336,7 @@ impl Report {
             ("in place, not known: × raw loader", 0.95, self.ratio(Cold, Raw), true),
             ("new documents: × raw loader", 0.95, self.ratio(New, Raw), true),
             ("hot keys: × peer", 20.0, self.ratio(HotKeys, Peer), true),
+            ("moves: × raw loader, which survives no crash", 0.7, self.ratio(Moves, Raw), true),
             ("moves: × naive flow", 20.0, self.ratio(Moves, Naive), true),
             (
                 "moves that searches never miss: × those that they may miss",
