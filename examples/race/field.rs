@@ -52,12 +52,6 @@ pub struct Field {
     dir: tempfile::TempDir,
 }
 
-/// Documents that the raw loader moves: geofold's placements know nothing of them.
-pub struct RawMovers {
-    crowd: Crowd,
-    version: u64,
-}
-
 /// The binary under test.
 pub fn binary(options: &Options) -> Result<PathBuf> {
     match &options.geofold {
@@ -285,26 +279,38 @@ impl Field {
         self.lap_of_geofold(&events, &["indexed"])
     }
 
-    /// As many documents as there are people, for the raw loader to move.
-    pub fn raw_movers(&mut self) -> Result<RawMovers> {
-        let mut crowd = self.crowd.others("raw-mover", self.crowd.people.len())?;
-        let mut versions = vec![Position::from_version(0); crowd.people.len()];
-        let first = crowd.documents(0, |_| false);
-        self.documents += first.len();
-        let errands = loader::in_place(&first, self.raw_operations, &self.name, &mut versions, false);
-        self.lap_of_loader(errands, first.len())?;
-        Ok(RawMovers { crowd, version: 1 })
+    /// As many documents as there are people, for plain operations alone.
+    pub fn plain_documents(&mut self) -> Result<Crowd> {
+        let mut crowd = self.crowd.others("plain", self.crowd.people.len())?;
+        self.documents += crowd.people.len();
+        self.plain(&crowd.documents(0, |_| false), None)?;
+        Ok(crowd)
     }
 
-    /// All of them to another geoshard, in the least operations: each document, and a delete where it was. It survives no
-    /// crash.
-    pub fn raw_moves(&mut self, RawMovers { crowd, version }: &mut RawMovers) -> Result<Lap> {
+    /// As many new documents, each by one plain operation.
+    pub fn plain_new_documents(&mut self, round: usize) -> Result<Lap> {
+        let mut crowd = self.crowd.others(&format!("plain-{round}"), self.crowd.people.len())?;
+        self.documents += crowd.people.len();
+        self.plain(&crowd.documents(0, |_| false), None)
+    }
+
+    /// Everybody in `crowd` takes a step.
+    pub fn plain_in_place(&mut self, crowd: &mut Crowd) -> Result<Lap> {
+        crowd.take_a_step()?;
+        self.step += 1;
+        self.plain(&crowd.documents(self.step, |_| false), None)
+    }
+
+    /// Everybody in `crowd` to another geoshard: each document, and a delete where it was.
+    pub fn plain_moves(&mut self, crowd: &mut Crowd) -> Result<Lap> {
         let from: Vec<ShardId> = crowd.people.iter().map(|person| person.shard.clone()).collect();
         crowd.travel()?;
-        *version += 1;
-        let events = crowd.documents(0, |_| false);
-        let at = Position::from_version(*version);
-        self.lap_of_loader(loader::moves(&events, &from, self.raw_operations, &self.name, at), events.len())
+        self.step += 1;
+        self.plain(&crowd.documents(self.step, |_| false), Some(&from))
+    }
+
+    fn plain(&mut self, events: &[Event], from: Option<&[ShardId]>) -> Result<Lap> {
+        self.lap_of_loader(loader::plain(events, from, self.raw_operations, &self.name), events.len())
     }
 
     /// A mixed day.

@@ -45,6 +45,7 @@ use anyhow::Result;
 use clap::Parser;
 use geofold::geoshard::map::GeoshardMap;
 
+use crate::documents::Crowd;
 use crate::field::Field;
 use crate::peer::Peer;
 use crate::report::{Racer, Report, Workload};
@@ -194,6 +195,7 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
     };
     // Everybody has a document before anything is measured.
     field.first_documents()?;
+    let mut plain = field.plain_documents()?;
     let rounds = options.rounds;
     if options.runs("new") {
         for round in 0..=rounds {
@@ -203,6 +205,7 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
                 let lap = field.new_documents(racer, round)?;
                 report.add(round, Workload::New, racer, lap);
             }
+            report.add(round, Workload::New, Racer::Plain, field.plain_new_documents(round)?);
             if let Some(peer) = &mut peer {
                 report.add(round, Workload::New, Racer::Peer, peer.new_documents(round)?);
             }
@@ -220,6 +223,7 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
                 let lap = field.in_place(racer, round, workload == Workload::Cold)?;
                 report.add(round, workload, racer, lap);
             }
+            report.add(round, workload, Racer::Plain, field.plain_in_place(&mut plain)?);
             if let Some(peer) = peer.as_mut().filter(|_| workload == Workload::InPlace) {
                 report.add(round, workload, Racer::Peer, peer.in_place()?);
             }
@@ -235,7 +239,7 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
         }
     }
     if options.runs("moves") {
-        race_moves(options, &mut field, report)?;
+        race_moves(options, &mut field, &mut plain, report)?;
     }
     if options.runs("day") {
         for round in 0..=rounds.min(2) {
@@ -247,12 +251,11 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
 }
 
 /// Everybody moves, in indices that are refreshed as those that somebody searches.
-fn race_moves(options: &Options, field: &mut Field, report: &mut Report) -> Result<()> {
+fn race_moves(options: &Options, field: &mut Field, plain: &mut Crowd, report: &mut Report) -> Result<()> {
     let more = "[moves]\nvisibility = \"realtime\"\n";
     let mut realtime =
         Field::prepare(options, &options.elasticsearch, options.partitions, options.documents, more)?;
     realtime.first_documents()?;
-    let mut raw = field.raw_movers()?;
     for field in [&*field, &realtime] {
         field.refresh_every("1s")?;
     }
@@ -263,7 +266,7 @@ fn race_moves(options: &Options, field: &mut Field, report: &mut Report) -> Resu
             let field = if racer == Racer::Geofold { &mut *field } else { &mut realtime };
             report.add(round, Workload::Moves, racer, field.moves()?);
         }
-        report.add(round, Workload::Moves, Racer::Raw, field.raw_moves(&mut raw)?);
+        report.add(round, Workload::Moves, Racer::Plain, field.plain_moves(plain)?);
         report.add(round, Workload::Moves, Racer::Naive, field.naive_moves()?);
     }
     realtime.check_count()

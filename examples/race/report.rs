@@ -67,8 +67,10 @@ pub enum Racer {
     Geofold,
     /// The same with `moves.visibility = "realtime"`: searches miss documents that move.
     Realtime,
-    /// The raw loader.
+    /// The raw loader, with the operations that geofold needs.
     Raw,
+    /// The raw loader with plain operations, which survive no crash and keep no order.
+    Plain,
     /// Redpanda Connect.
     Peer,
     /// One document after the other.
@@ -84,6 +86,7 @@ impl Racer {
             Self::Geofold => "geofold",
             Self::Realtime => "geofold, realtime",
             Self::Raw => "raw",
+            Self::Plain => "raw, plain",
             Self::Peer => "peer",
             Self::Naive => "naive",
             Self::Consumer => "consumer",
@@ -327,16 +330,19 @@ impl Report {
         let cpu = |workload, racer| self.median(workload, racer, |lap| lap.cpu[0]);
         let speed = |workload, racer| self.median(workload, racer, |lap| lap.speed);
         let quotient = |one: Option<f64>, other: Option<f64>| Some(one? / other?);
-        use Racer::{Consumer, Geofold, Naive, Peer, Raw, Realtime};
+        use Racer::{Consumer, Geofold, Naive, Peer, Plain, Raw, Realtime};
         use Workload::{Cold, HotKeys, InPlace, ManyPartitions, Moves, New, NullSink, OnePartition};
         let per_core = |racer| Some(1e6 / cpu(NullSink, racer)?);
         let targets = [
             ("in place, known: × raw loader", 0.95, self.ratio(InPlace, Raw), true),
+            ("in place, known: × plain operations", 1.0, self.ratio(InPlace, Plain), true),
             ("in place, known: × peer", 1.2, self.ratio(InPlace, Peer), true),
             ("in place, not known: × raw loader", 0.95, self.ratio(Cold, Raw), true),
+            ("in place, not known: × plain operations", 0.85, self.ratio(Cold, Plain), true),
             ("new documents: × raw loader", 0.95, self.ratio(New, Raw), true),
+            ("new documents: × plain operations", 0.85, self.ratio(New, Plain), true),
             ("hot keys: × peer", 20.0, self.ratio(HotKeys, Peer), true),
-            ("moves: × raw loader, which survives no crash", 0.7, self.ratio(Moves, Raw), true),
+            ("moves: × plain operations", 0.7, self.ratio(Moves, Plain), true),
             ("moves: × naive flow", 20.0, self.ratio(Moves, Naive), true),
             (
                 "moves that searches never miss: × those that they may miss",
