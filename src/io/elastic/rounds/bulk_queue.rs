@@ -76,8 +76,8 @@ impl BulkQueue {
         Arc::new(Self { sender: RequestSender { queue: None, ..sender }, queue: Mutex::default() })
     }
 
-    /// Carries out operations like [`Elastic::bulk`](crate::io::elastic::Elastic::bulk), those of each index together with others'. Nothing is sent at or after the
-    /// deadline; what is not sent before it is not answered.
+    /// Carries out operations, those of each index together with others'. Nothing is sent at or after the deadline; what is not
+    /// sent before it is not answered.
     pub(super) async fn bulk(
         self: &Arc<Self>,
         ops: &[BulkOp],

@@ -188,6 +188,16 @@ impl Bench {
         tokio::time::sleep(Duration::from_millis(millis)).await;
         self.rounds.bulk(ops(ids), lease).await.unwrap()
     }
+
+    /// Writes `a`, and shortly afterwards, during its request, `b` and `c`, each by itself.
+    async fn a_then_b_and_c(&self) -> (Vec<BulkOutcome>, Vec<BulkOutcome>, Vec<BulkOutcome>) {
+        let lease = lease(60);
+        tokio::join!(
+            self.bulk_at(0, "a", &lease),
+            self.bulk_at(10, "b", &lease),
+            self.bulk_at(20, "c", &lease)
+        )
+    }
 }
 
 fn lease(secs: u64) -> RequestDeadline {

@@ -235,12 +235,7 @@ async fn retried_item_is_sent_without_its_batch() {
         1 => Ok(vec![item(429), item(200)]),
         _ => all(ids, 200),
     });
-    let lease = lease(60);
-    let (_, b, c) = tokio::join!(
-        bench.bulk_at(0, "a", &lease),
-        bench.bulk_at(10, "b", &lease),
-        bench.bulk_at(20, "c", &lease)
-    );
+    let (_, b, c) = bench.a_then_b_and_c().await;
     assert_eq!((b, c), (vec![DONE], vec![DONE]));
     assert_eq!(bench.elastic.calls(), ["a", "bc", "b"]);
 }
@@ -248,12 +243,7 @@ async fn retried_item_is_sent_without_its_batch() {
 #[tokio::test(start_paused = true)]
 async fn unsplittable_response_fails_all_writes() {
     let bench = bench_with_queue(|call, ids| if call == 1 { Ok(vec![item(200)]) } else { all(ids, 200) });
-    let lease = lease(60);
-    let (_, b, c) = tokio::join!(
-        bench.bulk_at(0, "a", &lease),
-        bench.bulk_at(10, "b", &lease),
-        bench.bulk_at(20, "c", &lease)
-    );
+    let (_, b, c) = bench.a_then_b_and_c().await;
     assert_eq!((b, c), (vec![DONE], vec![DONE]));
     assert_eq!(*bench.counts.retried.lock().unwrap(), [("undecodable", 1), ("undecodable", 1)]);
 }
@@ -293,12 +283,7 @@ async fn slow_request_delays_other_writes_boundedly() {
     bench.rounds.elastic = slow.clone();
     bench.rounds.permits.add_permits(1);
     let bench = bench.with_queue();
-    let lease = lease(60);
-    tokio::join!(
-        bench.bulk_at(0, "a", &lease),
-        bench.bulk_at(10, "b", &lease),
-        bench.bulk_at(20, "c", &lease)
-    );
+    bench.a_then_b_and_c().await;
     assert_eq!(bench.elastic.calls(), ["a", "bc"]);
     assert_eq!(bench.elastic.times()[1], Duration::from_secs(1));
 }
