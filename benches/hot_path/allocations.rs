@@ -1,4 +1,4 @@
-//! Counts allocations. In this benchmark only: what ships has the allocator as it is.
+//! Counts allocations, in this benchmark only.
 
 #![expect(
     unsafe_code,

@@ -720,6 +720,16 @@ fn the_version_tells_what_a_bug_report_needs() {
     assert!(said.trim_end().ends_with(&with_codecs), "{said}");
 }
 
+/// librdkafka is C: its `malloc` is jemalloc's only if that has the plain name.
+#[test]
+#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
+fn the_binary_and_its_c_libraries_allocate_with_jemalloc() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_geofold"));
+    let output = command.arg("--version").env("MALLOC_CONF", "stats_print:true").output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && told.contains("jemalloc statistics"), "{told}");
+}
+
 #[test]
 fn every_shell_gets_completions_of_every_subcommand() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
