@@ -224,7 +224,7 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
                 report.add(round, workload, racer, lap);
             }
             report.add(round, workload, Racer::Plain, field.plain_in_place(&mut plain)?);
-            if let Some(peer) = peer.as_mut().filter(|_| workload == Workload::InPlace) {
+            if let Some(peer) = &mut peer {
                 report.add(round, workload, Racer::Peer, peer.in_place()?);
             }
         }
