@@ -6,6 +6,7 @@ use bytes::Bytes;
 use geofold::base::ids::{DocId, ShardId};
 use geofold::base::position::Position;
 use geofold::core::decode::LocationPath;
+use geofold::core::placement::Placement;
 use geofold::geoshard::GeoshardMap;
 use geofold::io::elastic::{
     AdminCall, BulkOp, CallError, Elastic, FoundDocument, Get, GetAnswer, Index, ItemError, Method, SeqNo,
@@ -22,6 +23,7 @@ use crate::server::{LIMIT, Server};
 crate::cases![
     versions_fence_writes_and_deletes,
     placements_are_compared_and_set_by_their_stamps,
+    many_placements_are_read_as_by_a_get_whatever_a_search_sees,
     a_source_is_read_byte_for_byte_before_any_refresh,
     compressed_requests_are_understood,
     a_missing_index_is_a_failure_and_not_a_missing_document,
@@ -119,6 +121,69 @@ async fn placements_are_compared_and_set_by_their_stamps(server: &Server) {
     assert_eq!(client.statuses(&placement(WriteCondition::Unchanged(stamp))).await[0].0, 409);
     let never = [write(Index::Placements, "b", WriteCondition::Unchanged(stamp), "{}")];
     assert_eq!(client.statuses(&never).await[0].0, 409);
+}
+
+/// Plain ones, others, and some that were written or deleted since the last refresh.
+async fn many_placements_are_read_as_by_a_get_whatever_a_search_sees(server: &Server) {
+    let shards = ["s01"].map(|id| ShardId::new(id).unwrap());
+    let wanted = indices::wanted(&layout(server, &shards), &Template::default()).unwrap();
+    let mapping = wanted.iter().find(|index| index.index == Index::Placements).unwrap().mappings.clone();
+    server.create_mapped("placements", json!({"index.refresh_interval": "-1"}), mapping.into()).await;
+    let elastic = server.elastic();
+    let put = async |numbers: std::ops::Range<u64>, shard: &str| {
+        let placement = |number: u64| {
+            let plain = Placement::new(at(number + (1 << 40)), Some(ShardId::new(shard).unwrap()), []);
+            match number % 10 {
+                0 => Placement::new(at(number), None, shards.clone()),
+                1 => Placement { leftovers: shards.iter().cloned().collect(), ..plain },
+                2 => plain.with_fetched(Some(Bytes::from_static(br#"{"":{"a.":[1,"x"]},"pos":{}}"#))),
+                3 => plain,
+                _ => plain.by_partition(Some(i32::MAX)),
+            }
+        };
+        let op = |number: u64| {
+            let guard = WriteCondition::External(at(number + 1));
+            let (index, source) = (Index::Placements, placement(number).to_json());
+            BulkOp::Index { index, id: id(&format!("d{number} \"é")), guard, source }
+        };
+        let ops: Vec<BulkOp> = numbers.map(op).collect();
+        let answers = elastic.bulk(&ops, LIMIT).await.unwrap();
+        assert!(answers.iter().all(|answer| answer.error.is_none()), "{answers:?}");
+    };
+    put(0..300, "s7").await;
+    elastic.refresh(&[Index::Placements], LIMIT).await.unwrap();
+    put(300..320, "s8").await;
+    let gets: Vec<Get> = (0..330)
+        .rev()
+        .map(|number| Get { index: Index::Placements, id: id(&format!("d{number} \"é")) })
+        .collect();
+    let again: Vec<BulkOp> = [3, 13, 4]
+        .map(|number| {
+            let plain = Placement::new(at(1 << 50), Some(ShardId::new("s9").unwrap()), []);
+            let (index, guard) = (Index::Placements, WriteCondition::External(at(1 << 50)));
+            BulkOp::Index { index, id: id(&format!("d{number} \"é")), guard, source: plain.to_json() }
+        })
+        .into();
+    elastic.bulk(&again, LIMIT).await.unwrap();
+
+    let read = elastic.mget(&gets, LIMIT).await.unwrap();
+    // A repeated read is never a search.
+    assert_eq!(read, elastic.mget_again(&gets, 1, LIMIT).await.unwrap());
+    let content = |number: usize| match &read[329 - number] {
+        GetAnswer::Found(found) => Some(Placement::from_json(&found.source).unwrap()),
+        other => panic!("{number}: {other:?}"),
+    };
+    let shard =
+        |number: usize| content(number).and_then(|placement| placement.shard.map(|shard| shard.to_string()));
+    let shards = [0, 3, 4, 5, 11, 305].map(shard);
+    assert_eq!(
+        shards.each_ref().map(Option::as_deref),
+        [None, Some("s9"), Some("s9"), Some("s7"), Some("s7"), Some("s8")]
+    );
+    assert_eq!(read[0], GetAnswer::Missing);
+    let stats = server.ask("GET", "/$placements/_stats/search", json!(null)).await;
+    let searches = stats.body["_all"]["total"]["search"]["query_total"].as_u64();
+    assert!(server.is_stand_in() || searches == Some(1), "{searches:?}");
 }
 
 async fn a_source_is_read_byte_for_byte_before_any_refresh(server: &Server) {

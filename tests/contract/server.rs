@@ -106,6 +106,10 @@ impl Server {
     }
 
     /// Where OpenSearch is truly another, a case asks, and says what geofold makes of it.
+    pub fn is_stand_in(&self) -> bool {
+        self.kind == Kind::Standin
+    }
+
     pub fn is_opensearch(&self) -> bool {
         self.kind == Kind::OpenSearch
     }

@@ -21,7 +21,7 @@ fn same(written: &[u8], text: &str) {
 #[test]
 fn placements_of_0_1_are_read_and_written_back_to_the_byte() {
     for text in [
-        r#"{"pos":7,"shard":"a"}"#,
+        r#"{"pos":7,"shard":"a","deleted":false}"#,
         r#"{"pos":17592186044423,"shard":"a","leftovers":["b","c"]}"#,
         r#"{"pos":7,"leftovers":["b"],"deleted":true}"#,
         r#"{"pos":7,"shard":"a","refused":true}"#,
@@ -31,6 +31,9 @@ fn placements_of_0_1_are_read_and_written_back_to_the_byte() {
         let placement = Placement::from_json(text.as_bytes()).unwrap();
         assert_eq!(placement.to_json(), text);
     }
+    // As 0.1 itself writes it, which takes "deleted": false for nothing.
+    let plain = Placement::from_json(br#"{"pos":7,"shard":"a"}"#).unwrap();
+    assert_eq!(plain.to_json(), r#"{"pos":7,"shard":"a","deleted":false}"#);
     let moved = Placement::from_json(br#"{"pos":17592186044423,"shard":"a","leftovers":["b"]}"#).unwrap();
     assert_eq!(moved.pos, Position::new(Epoch::new(1).unwrap(), 6).unwrap());
     assert_eq!(moved.may_hold().count(), 2);

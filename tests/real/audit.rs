@@ -77,7 +77,7 @@ impl Planter<'_> {
         };
         match kind {
             "no-placement" => self.remove(&placements, id),
-            "unreadable-placement" => self.put(&placements, id, None, &json!({"pos": "nowhere"})),
+            "unreadable-placement" => self.put(&placements, id, None, &json!({"pos": pos, "nowhere": true})),
             "no-copy" => self.remove(&own, id),
             "not-in-place" => {
                 self.put(&placements, id, None, &with("leftovers", json!([other_shard])));

@@ -73,8 +73,9 @@ struct Written<'a> {
     shard: Option<&'a ShardId>,
     #[serde(skip_serializing_if = "<[ShardId]>::is_empty")]
     leftovers: &'a [ShardId],
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    deleted: bool,
+    /// `false` marks a plain placement; older builds read it as if it were absent, and do not write it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deleted: Option<bool>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     refused: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -115,7 +116,11 @@ impl Serialize for Placement {
         let Self { pos, shard, leftovers, refused, fetched, partition, versions } = self;
         // Validated when it was fetched.
         let fetched = fetched.as_ref().and_then(|document| serde_json::from_slice(document).ok());
-        let (shard, deleted) = (shard.as_ref(), shard.is_none());
+        let deleted = match shard {
+            None => Some(true),
+            Some(_) => self.is_plain().then_some(false),
+        };
+        let shard = shard.as_ref();
         let (pos, refused, partition) = (*pos, *refused, *partition);
         Written { pos, shard, leftovers, deleted, refused, fetched, partition, versions }
             .serialize(serializer)
@@ -137,6 +142,12 @@ impl Placement {
     /// Sets the partition of its record.
     pub fn by_partition(self, partition: Option<i32>) -> Self {
         Self { partition, ..self }
+    }
+
+    /// Whether position, geoshard and partition are all there is to it.
+    pub fn is_plain(&self) -> bool {
+        let Self { pos: _, shard, leftovers, refused, fetched, partition: _, versions } = self;
+        shard.is_some() && leftovers.is_empty() && !refused && fetched.is_none() && versions.is_empty()
     }
 
     /// The partition of the document's records in `epoch`, if known.
@@ -251,9 +262,24 @@ mod tests {
     }
 
     #[test]
+    fn only_the_json_of_a_plain_placement_says_that_it_is_not_deleted() {
+        let plain = || Placement::new(Position::from_version(7), Some(shard("a")), []).by_partition(Some(3));
+        assert_eq!(plain().to_json(), r#"{"pos":7,"shard":"a","deleted":false,"partition":3}"#);
+        for other in [
+            Placement { shard: None, ..plain() },
+            Placement { leftovers: [shard("b")].into_iter().collect(), ..plain() },
+            plain().after_refusal(),
+            plain().with_fetched(Some("{}".into())),
+            plain().with_history(FacetHistory::default().with(plain().pos, plain().pos, Facets::default())),
+        ] {
+            let json = String::from_utf8(other.to_json().to_vec()).unwrap();
+            assert!(!other.is_plain() && !json.contains(r#""deleted":false"#), "{json}");
+        }
+    }
+
+    #[test]
     fn json_has_a_history_only_if_there_is_one() {
         let placement = Placement::new(Position::from_version(7), Some(shard("a")), []);
-        assert_eq!(placement.to_json(), r#"{"pos":7,"shard":"a"}"#);
         let tagged: Facets = serde_json::from_str(r#"{"tags":["x","y"]}"#).unwrap();
         let history = FacetHistory::default().with(placement.pos, placement.pos, tagged);
         let counted = placement.with_history(history);

@@ -77,6 +77,19 @@ fn natural(text: &[u8]) -> Option<(u64, &[u8])> {
 
 /// Decodes the answer to an `_mget` of `expected` documents.
 pub fn mget_answer(body: &[u8], expected: usize) -> Result<Vec<GetAnswer>, CallError> {
+    get_slots(body, expected, |slot| slot._source.map(|source| source.get()))
+}
+
+/// Decodes the answer to an `_mget` of `expected` documents without their content: the source of each is empty.
+pub(super) fn states_answer(body: &[u8], expected: usize) -> Result<Vec<GetAnswer>, CallError> {
+    get_slots(body, expected, |_| Some(""))
+}
+
+fn get_slots<'a>(
+    body: &'a [u8],
+    expected: usize,
+    source: impl Fn(&GetSlot<'a>) -> Option<&'a str>,
+) -> Result<Vec<GetAnswer>, CallError> {
     #[derive(Deserialize)]
     struct Body<'a> {
         #[serde(borrow)]
@@ -84,7 +97,11 @@ pub fn mget_answer(body: &[u8], expected: usize) -> Result<Vec<GetAnswer>, CallE
     }
     let Body { docs } = parse(body, "mget")?;
     same_count(docs.len(), expected, "mget")?;
-    Ok(docs.into_iter().map(GetSlot::into_answer).collect())
+    let answer = |slot: GetSlot<'a>| {
+        let source = source(&slot);
+        slot.into_answer(source)
+    };
+    Ok(docs.into_iter().map(answer).collect())
 }
 
 /// `error.type` and `error.reason` of a failed request. The type is empty if the body is not Elasticsearch's error object (a
@@ -128,7 +145,7 @@ fn cut(text: &str, max: usize) -> &str {
     &text[..end.unwrap_or(0)]
 }
 
-fn parse<'a, T: Deserialize<'a>>(body: &'a [u8], what: &str) -> Result<T, CallError> {
+pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8], what: &str) -> Result<T, CallError> {
     serde_json::from_slice(body).map_err(|error| {
         CallError::Undecodable(shorten(&format!("{what} answer: {error}"), MAX_REASON_BYTES))
     })
@@ -142,7 +159,7 @@ fn same_count(got: usize, expected: usize, what: &str) -> Result<(), CallError> 
 }
 
 /// `_seq_no` is -2 and `_primary_term` 0 where none was assigned.
-fn stamp(seq_no: Option<i64>, primary_term: Option<i64>) -> Option<SeqNo> {
+pub(super) fn stamp(seq_no: Option<i64>, primary_term: Option<i64>) -> Option<SeqNo> {
     let seq_no = u64::try_from(seq_no?).ok()?;
     let primary_term = u64::try_from(primary_term?).ok().filter(|&term| term > 0)?;
     Some(SeqNo { seq_no, primary_term })
@@ -211,7 +228,7 @@ struct GetSlot<'a> {
 }
 
 impl GetSlot<'_> {
-    fn into_answer(self) -> GetAnswer {
+    fn into_answer(self, source: Option<&str>) -> GetAnswer {
         if let Some(error) = self.error {
             return GetAnswer::Failed(error.into_item_error(0));
         }
@@ -219,7 +236,7 @@ impl GetSlot<'_> {
             return GetAnswer::Missing;
         }
         let (Some(version), Some(stamp), Some(source)) =
-            (self._version, stamp(self._seq_no, self._primary_term), self._source)
+            (self._version, stamp(self._seq_no, self._primary_term), source)
         else {
             return GetAnswer::Failed(ItemError {
                 status: 0,
@@ -231,7 +248,7 @@ impl GetSlot<'_> {
         };
         // On one line, as it will be written back: a line break would end the bulk operation (adopted documents may be
         // pretty-printed).
-        let source = on_one_line(Bytes::copy_from_slice(source.get().as_bytes()));
+        let source = on_one_line(Bytes::copy_from_slice(source.as_bytes()));
         GetAnswer::Found(FoundDocument { version, stamp, source })
     }
 }

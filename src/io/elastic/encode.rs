@@ -160,7 +160,7 @@ fn put_number(body: &mut Vec<u8>, open: &[u8], number: u64) {
 }
 
 /// Writes text as the inside of a JSON string (RFC 8259, section 7: quote, backslash and control characters).
-fn put_escaped(body: &mut Vec<u8>, text: &str) {
+pub(super) fn put_escaped(body: &mut Vec<u8>, text: &str) {
     const HEX: &[u8; 16] = b"0123456789abcdef";
     let bytes = text.as_bytes();
     if !text.bytes().any(needs_escape) {

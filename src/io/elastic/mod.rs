@@ -9,6 +9,7 @@
 //! | `http/` | the trait over HTTP, on the `elasticsearch` crate |
 //! | `aws/` | requests signed for Amazon OpenSearch Service |
 //! | `nodes.rs` | which node to ask next: round robin, with a rest for the dead |
+//! | `plain_placements.rs` | reads many placements at less cost to Elasticsearch |
 //! | `refreshes.rs` | how often Elasticsearch refreshed by itself, and what that shows |
 //! | `repeat.rs` | reads that are repeated while the server is busy, for commands that read for long |
 //! | `scan.rs` | reads all documents of some indices, a page at a time |
@@ -24,6 +25,7 @@ pub mod decode;
 pub mod encode;
 pub mod http;
 pub mod nodes;
+mod plain_placements;
 pub mod refreshes;
 pub mod repeat;
 pub mod rounds;

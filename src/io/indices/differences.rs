@@ -163,7 +163,7 @@ impl fmt::Display for Problem {
                 "the mapping requires _routing, which geofold does not send: create the index without that",
             ),
             Self::ContentMapped => f.write_str(
-                "the mapping must be {\"enabled\": false}: delete the index if nothing has been written yet, and run `geofold shards create`",
+                "the mapping must be that of `geofold shards create`, which indexes no content: delete the index if nothing has been written yet, and run `geofold shards create`",
             ),
             Self::AsyncTranslog => f.write_str(
                 "index.translog.durability is async, so a machine that fails takes acknowledged writes along: set it to request",
@@ -301,7 +301,7 @@ pub(super) fn problems(
             let parts: Vec<&str> = path.split('.').collect();
             problems.extend(location_problem(mappings, &parts, 0));
         }
-        None if is_disabled(mappings) => {}
+        None if is_only_stored(mappings) => {}
         None => problems.push(Problem::ContentMapped),
     }
     problems
@@ -351,8 +351,23 @@ fn keeps_source(settings: &Map<String, Value>, mappings: &Map<String, Value>) ->
     !is_disabled(source) && mode == "stored" && !names_some("includes") && !names_some("excludes")
 }
 
+/// Whether no content is indexed.
+fn is_only_stored(mappings: &Map<String, Value>) -> bool {
+    let is_stored = |field: &Value| {
+        field.as_object().is_some_and(|field| is_disabled(field) || field.get("index").is_some_and(is_false))
+    };
+    let fields = mappings.get("properties").and_then(Value::as_object);
+    is_disabled(mappings)
+        || mappings.get("dynamic").is_some_and(is_false)
+            && fields.is_none_or(|fields| fields.values().all(is_stored))
+}
+
 fn is_disabled(object: &Map<String, Value>) -> bool {
-    object.get("enabled").is_some_and(|enabled| *enabled == Value::Bool(false) || *enabled == "false")
+    object.get("enabled").is_some_and(is_false)
+}
+
+fn is_false(value: &Value) -> bool {
+    *value == Value::Bool(false) || *value == "false"
 }
 
 fn is_true(value: &Value) -> bool {
@@ -392,7 +407,12 @@ mod tests {
         let own = json!({
             "aliases": {},
             "settings": {"index.gc_deletes": "600s", "index.translog.durability": "request"},
-            "mappings": {"enabled": false},
+            "mappings": {"enabled": "false"},
+        });
+        let mut placements = own.clone();
+        placements["mappings"] = json!({
+            "dynamic": "false",
+            "properties": {"pos": {"type": "long", "index": false}, "fetched": {"type": "object", "enabled": false}},
         });
         json!({
             "p-eu": {
@@ -400,7 +420,7 @@ mod tests {
                 "settings": {"index.gc_deletes": "600s", "index.number_of_shards": "1"},
                 "mappings": {"properties": {"home": {"properties": {"at": {"type": "geo_point"}}}}},
             },
-            "p-placements": own,
+            "p-placements": placements,
             "p-meta": own,
             "p-of-somebody-else": {"settings": {"index.blocks.write": "true"}, "mappings": {}},
         })
@@ -416,6 +436,8 @@ mod tests {
     #[test]
     fn created_indices_do_not_differ_and_others_are_ignored() {
         assert_eq!(found_after(|_| {}), []);
+        // As earlier builds created it.
+        assert_eq!(found_after(|answer| answer["p-placements"]["mappings"] = json!({"enabled": false})), []);
     }
 
     #[test]
@@ -477,6 +499,8 @@ mod tests {
                 of_type("home.at", "object", "geo_point"),
             ),
             ("p-placements", "/mappings", json!({"properties": {}}), Problem::ContentMapped),
+            ("p-placements", "/mappings/dynamic", json!("true"), Problem::ContentMapped),
+            ("p-placements", "/mappings/properties/pos/index", json!(true), Problem::ContentMapped),
             (
                 "p-placements",
                 "/settings/index.number_of_shards",

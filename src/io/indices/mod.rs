@@ -102,7 +102,10 @@ pub fn wanted(layout: &Layout<'_>, template: &Template) -> Result<Vec<WantedInde
         settings.insert(GC_DELETES.to_owned(), json!(time_text(layout.gc_deletes)));
         // The default, set explicitly: an acknowledged placement must survive a crash of the machine (INV-1).
         settings.insert(DURABILITY.to_owned(), json!("request"));
-        let mappings = Map::from_iter([("enabled".to_owned(), json!(false))]);
+        let mappings = match index {
+            Index::Placements => plain_placement_mapping(),
+            _ => Map::from_iter([("enabled".to_owned(), json!(false))]),
+        };
         WantedIndex {
             index,
             name,
@@ -114,6 +117,17 @@ pub fn wanted(layout: &Layout<'_>, template: &Template) -> Result<Vec<WantedInde
         }
     });
     Ok(geoshards.chain(own).collect())
+}
+
+/// Doc values of what a plain placement has (`io/elastic/plain_placements.rs`), and nothing to search for.
+fn plain_placement_mapping() -> Map<String, Value> {
+    let stored = |kind: &str| json!({"type": kind, "index": false});
+    let kept = json!({"type": "object", "enabled": false});
+    let properties = json!({
+        "pos": stored("long"), "shard": stored("keyword"), "leftovers": stored("keyword"), "partition": stored("integer"), "deleted": stored("boolean"),
+        "fetched": kept, "versions": kept,
+    });
+    Map::from_iter([("dynamic".to_owned(), json!(false)), ("properties".to_owned(), properties)])
 }
 
 const GC_DELETES: &str = "index.gc_deletes";
@@ -195,6 +209,7 @@ mod tests {
         });
         let mut placements = stored_only.clone();
         placements["settings"]["index.number_of_replicas"] = json!(2);
+        placements["mappings"] = Value::Object(plain_placement_mapping());
         assert_eq!(wanted[2].body(), placements);
         assert_eq!(wanted[3].body(), stored_only);
     }

@@ -26,6 +26,7 @@ use url::Url;
 use super::aws::{self, RequestToSign, Signer};
 use super::encode::MAX_PREFIX_BYTES;
 use super::nodes::{Nodes, NodesObserver};
+use super::plain_placements::{self, PlacementReads, SearchSwitch};
 use super::refreshes::RefreshCounts;
 use super::{
     AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer, Index, Method, compress,
@@ -151,6 +152,7 @@ pub struct HttpElastic {
     observer: Option<Arc<dyn NodesObserver>>,
     prefix: String,
     clock: Arc<dyn Clock>,
+    placements: SearchSwitch,
 }
 
 struct Target {
@@ -245,6 +247,7 @@ impl HttpElastic {
             observer: None,
             prefix: options.prefix.clone(),
             clock,
+            placements: SearchSwitch::default(),
         })
     }
 
@@ -387,6 +390,36 @@ impl HttpElastic {
         self.send(HttpMethod::Post, path, content_type, Some(body), timeout).await?.success()
     }
 
+    /// Reads placements as `plain_placements.rs` says.
+    async fn mget_placements(&self, gets: &[Get], timeout: Duration) -> Result<Vec<GetAnswer>, CallError> {
+        const JSON: &str = "application/json";
+        let until = self.clock.now() + timeout;
+        let left = || until.since(self.clock.now());
+        let body = encode::mget_body(gets, &self.prefix);
+        let states = self.post(plain_placements::STATES_PATH, JSON, body, timeout).await?;
+        let mut reading = PlacementReads::begin(&states, gets.len())?;
+        let found = reading.unknown();
+        if PlacementReads::pays(found.len()) {
+            let body = plain_placements::search_body(found.iter().map(|&place| &gets[place].id));
+            let path = plain_placements::search_path(&self.prefix);
+            let answer = self.post(&path, JSON, body, left()).await;
+            let contents = answer.and_then(|answer| plain_placements::search_answer(&answer));
+            let contents = contents.unwrap_or_else(|error| {
+                tracing::debug!(%error, "no placements by search; they are read one by one");
+                Default::default()
+            });
+            reading.searched(&contents, &self.placements, self.clock.now());
+        }
+        let unknown = reading.unknown();
+        if unknown.is_empty() {
+            return Ok(reading.read(&[], Vec::new()));
+        }
+        let rest: Vec<Get> = unknown.iter().map(|&place| gets[place].clone()).collect();
+        let body = encode::mget_body(&rest, &self.prefix);
+        let answer = self.post(encode::MGET_PATH, JSON, body, left()).await?;
+        Ok(reading.read(&unknown, decode::mget_answer(&answer, rest.len())?))
+    }
+
     fn nodes(&self) -> std::sync::MutexGuard<'_, Nodes> {
         // No code that holds the lock can leave the nodes half changed.
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
@@ -409,6 +442,9 @@ impl Elastic for HttpElastic {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<GetAnswer>, CallError>> {
         async move {
+            if look == 0 && self.placements.is_for(gets, self.clock.now()) {
+                return self.mget_placements(gets, timeout).await;
+            }
             let body = Some(encode::mget_body(gets, &self.prefix));
             let node = self.nodes().pick_for(look, self.clock.now());
             let headers = Target::headers("application/json");

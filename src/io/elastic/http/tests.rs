@@ -12,13 +12,14 @@ use axum::routing::{any, post};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use serde_json::json;
 use sha2::Digest;
 use tokio::sync::Notify;
 
 use super::*;
 use crate::base::clock::{BootClock, Instant};
 use crate::base::ids::DocId;
-use crate::io::elastic::{Index, WriteCondition};
+use crate::io::elastic::{Index, SeqNo, WriteCondition};
 use crate::support::telemetry::metrics::{Metrics, NodeState};
 use crate::support::tls::{Tls, TlsFiles};
 
@@ -509,5 +510,175 @@ async fn repeated_reads_rotate_nodes() {
         let answers = client.mget_again(&gets, look, SOON).await.unwrap();
         let [GetAnswer::Found(found)] = answers.as_slice() else { panic!("{answers:?}") };
         assert_eq!(found.version, look as u64 % 3);
+    }
+}
+
+/// What a search for these ids answers.
+type SearchAnswer = fn(&[String]) -> (StatusCode, Value);
+
+/// A server with a placement for each number, which reads find; what searches find is up to the test.
+struct Placements {
+    /// What it was asked, one word for each request.
+    asked: Mutex<Vec<&'static str>>,
+    search: Mutex<SearchAnswer>,
+}
+
+/// The state of a document whose id is a number.
+fn stamp_of(id: &str) -> u64 {
+    id.parse::<u64>().unwrap() + 1_000
+}
+
+/// A hit as Elasticsearch gives it, of a document in this state.
+fn hit(id: &str, seq_no: u64) -> Value {
+    let pos: u64 = id.parse().unwrap();
+    let fields = json!({"pos": [pos], "shard": ["s07"], "partition": [3], "deleted": [false]});
+    json!({"_seq_no": seq_no, "_primary_term": 1, "fields": fields})
+}
+
+fn found_by_search(hits: Vec<Value>) -> (StatusCode, Value) {
+    (StatusCode::OK, json!({"_shards": {"total": 1}, "hits": {"hits": hits}}))
+}
+
+impl Placements {
+    fn new() -> Arc<Self> {
+        let search: SearchAnswer =
+            |ids| found_by_search(ids.iter().map(|id| hit(id, stamp_of(id))).collect());
+        Arc::new(Self { asked: Mutex::default(), search: Mutex::new(search) })
+    }
+
+    fn searches_give(&self, answer: SearchAnswer) {
+        *self.search.lock().unwrap() = answer;
+    }
+
+    fn answer(&self, path: &str, body: &Value) -> (StatusCode, Value) {
+        let text = |id: &Value| id.as_str().unwrap().to_owned();
+        if path.starts_with("/p-placements/_search") {
+            self.asked.lock().unwrap().push("search");
+            let ids: Vec<String> =
+                body["query"]["ids"]["values"].as_array().unwrap().iter().map(text).collect();
+            assert_eq!(body["size"], ids.len());
+            return (*self.search.lock().unwrap())(&ids);
+        }
+        let has_content = !path.contains("_source=false");
+        self.asked.lock().unwrap().push(if has_content { "read" } else { "states" });
+        let doc = |doc: &Value| {
+            let id = text(&doc["_id"]);
+            if id.starts_with("none") {
+                return json!({"found": false});
+            }
+            let mut doc = json!({"found": true, "_version": 9, "_seq_no": stamp_of(&id), "_primary_term": 1});
+            if has_content {
+                doc["_source"] = json!({"read": id});
+            }
+            doc
+        };
+        let docs: Vec<Value> = body["docs"].as_array().unwrap().iter().map(doc).collect();
+        (StatusCode::OK, json!({"docs": docs}))
+    }
+
+    async fn serve(self: &Arc<Self>) -> String {
+        let server = self.clone();
+        let answer = async move |request: Request| {
+            let path = request.uri().to_string();
+            let body = axum::body::to_bytes(request.into_body(), 1_000_000).await.unwrap();
+            let (status, answer) = server.answer(&path, &serde_json::from_slice(&body).unwrap());
+            (status, answer.to_string())
+        };
+        serve(Router::new().fallback(any(answer))).await
+    }
+
+    /// Reads these, and gives which were taken from the search, with what was asked of the server.
+    async fn read(
+        &self,
+        client: &HttpElastic,
+        ids: &[String],
+        look: usize,
+    ) -> (Vec<String>, Vec<&'static str>) {
+        let get =
+            |id: &String| Get { index: Index::Placements, id: DocId::from_key(Some(id.as_bytes())).unwrap() };
+        let gets: Vec<Get> = ids.iter().map(get).collect();
+        let answers = client.mget_again(&gets, look, SOON).await.unwrap();
+        let mut searched = Vec::new();
+        assert_eq!(answers.len(), ids.len());
+        for (id, answer) in ids.iter().zip(answers) {
+            let GetAnswer::Found(found) = answer else {
+                assert_eq!((&id[..4], answer), ("none", GetAnswer::Missing));
+                continue;
+            };
+            let stamp = SeqNo { seq_no: stamp_of(id), primary_term: 1 };
+            assert_eq!((found.version, found.stamp), (9, stamp));
+            let plain = format!(r#"{{"pos":{id},"shard":"s07","deleted":false,"partition":3}}"#);
+            if found.source == plain {
+                searched.push(id.clone());
+            } else {
+                assert_eq!(found.source, format!(r#"{{"read":"{id}"}}"#));
+            }
+        }
+        (searched, std::mem::take(&mut *self.asked.lock().unwrap()))
+    }
+}
+
+fn numbers(range: std::ops::Range<u64>) -> Vec<String> {
+    range.map(|number| number.to_string()).collect()
+}
+
+#[tokio::test]
+async fn many_placements_are_read_by_a_search_and_a_look_at_their_states() {
+    let server = Placements::new();
+    let client = client(&options(&[&server.serve().await]));
+    let ids = numbers(0..200);
+    assert_eq!(server.read(&client, &ids, 0).await, (ids.clone(), vec!["states", "search"]));
+    // A read that is repeated goes to one node, and a few are not worth two requests.
+    assert_eq!(server.read(&client, &ids, 1).await, (vec![], vec!["read"]));
+    assert_eq!(server.read(&client, &ids[..99], 0).await, (vec![], vec!["read"]));
+    // Of those that are missing there is nothing to search.
+    let mut new: Vec<String> = (0..200).map(|number| format!("none{number}")).collect();
+    assert_eq!(server.read(&client, &new, 0).await, (vec![], vec!["states"]));
+    new.extend(numbers(0..99));
+    assert_eq!(server.read(&client, &new, 0).await, (vec![], vec!["states", "read"]));
+}
+
+#[tokio::test]
+async fn what_a_search_does_not_give_in_the_state_of_now_is_read() {
+    let server = Placements::new();
+    let client = client(&options(&[&server.serve().await]));
+    server.searches_give(|ids| {
+        let mut hits: Vec<Value> = ids.iter().skip(1).map(|id| hit(id, stamp_of(id))).collect();
+        hits[0]["_seq_no"] = json!(7);
+        hits[1]["_primary_term"] = json!(2);
+        hits[2]["fields"]["deleted"] = json!([true]);
+        hits[3]["fields"].as_object_mut().unwrap().remove("deleted");
+        hits[4]["fields"].as_object_mut().unwrap().remove("shard");
+        hits[5]["fields"]["leftovers"] = json!(["s08"]);
+        found_by_search(hits)
+    });
+    let (searched, asked) = server.read(&client, &numbers(0..200), 0).await;
+    assert_eq!((searched, asked), (numbers(7..200), vec!["states", "search", "read"]));
+}
+
+#[tokio::test]
+async fn a_search_that_gives_little_is_not_repeated_for_a_while() {
+    let little: [SearchAnswer; 5] = [
+        |_| (StatusCode::BAD_REQUEST, json!({"error": {"reason": "no"}})),
+        |_| (StatusCode::OK, json!({"_shards": {"total": 1}})),
+        |_| (StatusCode::OK, json!({"took": 1})),
+        |ids| found_by_search(ids[..99].iter().map(|id| hit(id, 7)).collect()),
+        // Two primaries may give the same state to two documents.
+        |ids| {
+            let (status, mut answer) = found_by_search(ids.iter().map(|id| hit(id, stamp_of(id))).collect());
+            answer["_shards"]["total"] = json!(2);
+            (status, answer)
+        },
+    ];
+    for answer in little {
+        let (server, clock) = (Placements::new(), Arc::new(StillClock::default()));
+        let client = HttpElastic::connect(&options(&[&server.serve().await]), clock.clone()).unwrap();
+        server.searches_give(answer);
+        let ids = numbers(0..200);
+        assert_eq!(server.read(&client, &ids, 0).await, (vec![], vec!["states", "search", "read"]));
+        clock.go_on(Duration::from_millis(59_999));
+        assert_eq!(server.read(&client, &ids, 0).await, (vec![], vec!["read"]));
+        clock.go_on(Duration::from_millis(1));
+        assert_eq!(server.read(&client, &ids, 0).await.1, ["states", "search", "read"]);
     }
 }
