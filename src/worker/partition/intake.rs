@@ -3,6 +3,7 @@
 use super::dead_letters::NoTopic;
 use super::record_sequence::Order;
 use super::task::PartitionTask;
+use crate::base::clock::Instant;
 use crate::base::ids::DocId;
 use crate::core::decode::{BadRecord, Undecoded};
 use crate::core::schemas::SchemaId;
@@ -15,20 +16,34 @@ use crate::worker::record::Record;
 const RECORDS_AT_ONCE: usize = 512;
 
 impl PartitionTask {
+    /// Takes this record, and those that are queued behind it.
     pub(super) fn take_many(&mut self, record: Record) {
-        self.take(record);
+        let now = self.now();
+        self.take(record, now);
         for _ in 1..RECORDS_AT_ONCE {
             if self.is_stopped || self.schema_wait.is_waiting() {
                 break;
             }
             match self.partition.records.try_recv() {
-                Ok(record) => self.take(record),
+                Ok(record) => self.take(record, now),
                 Err(_) => break,
             }
         }
+        self.report_taken_bytes();
     }
 
-    pub(super) fn take(&mut self, record: Record) {
+    pub(super) fn take_one(&mut self, record: Record) {
+        self.take(record, self.now());
+        self.report_taken_bytes();
+    }
+
+    /// Tells the budget what was taken: not with each record, since all partitions share it.
+    fn report_taken_bytes(&mut self) {
+        self.partition.meter.dequeued(std::mem::take(&mut self.taken_bytes));
+        self.update_held_bytes();
+    }
+
+    fn take(&mut self, record: Record, now: Instant) {
         let (offset, digest) = (record.offset, record.digest());
         let is_after_gap = match self.sequence.order(offset, digest, self.ledger.next_offset()) {
             Order::Repeated => {
@@ -56,18 +71,17 @@ impl PartitionTask {
             self.note_gap();
         }
         self.metrics.record_in();
-        self.decode(record);
+        self.decode(record, now);
     }
 
     /// Decodes a record into its write or its defect; holds it back while its schema is unknown.
-    fn decode(&mut self, record: Record) {
+    fn decode(&mut self, record: Record, now: Instant) {
         let cost = record.bytes();
         match self.partition.context.decoder.decode(record.raw(self.partition.number), &mut self.schemas) {
             Ok(write) => {
                 self.traces.note(&write.id, record.headers.as_ref(), record.offset);
                 let max_age = self.max_dirty_age();
-                let taken = self.ledger.take_or_pass_over(write, max_age, self.partition.context.clock.now());
-                if let Err(lost) = taken {
+                if let Err(lost) = self.ledger.take_or_pass_over(write, max_age, now) {
                     self.stop(Some(record.offset), &lost.to_string());
                 }
                 self.send_rejected();
@@ -75,8 +89,7 @@ impl PartitionTask {
             Err(Undecoded::Bad(bad)) => self.refuse(record, &bad),
             Err(Undecoded::Lacks(schema)) => return self.wait_for_schema(record, schema),
         }
-        self.partition.meter.dequeued(cost);
-        self.update_held_bytes();
+        self.taken_bytes += cost;
     }
 
     /// Dead-letters a record that cannot be decoded.
@@ -134,7 +147,8 @@ impl PartitionTask {
     pub(super) fn take_schema(&mut self, id: SchemaId, looked: CachedSchema) {
         self.schemas.learn(id, looked);
         if let Some(record) = self.schema_wait.take() {
-            self.decode(record);
+            self.decode(record, self.now());
+            self.report_taken_bytes();
         }
     }
 

@@ -61,6 +61,8 @@ pub(super) struct PartitionTask {
     /// The schemas of its records.
     pub schemas: Schemas,
     pub schema_wait: SchemaWait,
+    /// Bytes of records that were taken from the queue, which the budget does not know of yet.
+    pub taken_bytes: usize,
     pub ownership: Ownership,
     pub maps: MapsInForce,
     cache_validity: CacheValidity,
@@ -117,6 +119,7 @@ impl PartitionTask {
             read_ahead: ReadAhead::new(context.look_ahead.clone(), number),
             schemas: Schemas::new(),
             schema_wait: SchemaWait::new(RegistryAccess::of(&context, number)),
+            taken_bytes: 0,
             source_fetches: SourceFetches::new(context.refeed.clone()),
             increments: Increments::new(
                 context.counting.clone().map(|counting| (counting, context.metrics.tally.partition(number))),
@@ -154,7 +157,7 @@ impl PartitionTask {
         }
         self.increments.start_at(first.offset(), self.now());
         match first {
-            First::Record(record) => self.take(record),
+            First::Record(record) => self.take_one(record),
             First::End(offset) => self.ledger.read_up_to(offset),
         }
         self.cache_validity.start(self.now());
@@ -603,7 +606,7 @@ impl PartitionTask {
         }
     }
 
-    fn now(&self) -> Instant {
+    pub(super) fn now(&self) -> Instant {
         self.partition.context.clock.now()
     }
 }
