@@ -172,6 +172,7 @@ fn uncommitted_partitions_are_named_and_a_change_without_moves_aborts_at_once() 
     scenario.stop_at_a_bad_record();
     let _worker = scenario.worker("worker", &[]);
     let writer = scenario.writer();
+    wait_for("the state of the topic", || scenario.topic_state());
     let command = scenario.migrate("migrate");
     for said in ["not committed yet: partition 2 (", "partition 2 is stopped: bad record"] {
         wait_for(said, || command.log().contains(said).then_some(()));

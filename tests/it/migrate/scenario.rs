@@ -311,6 +311,11 @@ policy = "stop"
         (answer["found"] == true).then(|| answer["_source"].clone())
     }
 
+    /// What a worker has stored of the topic, without which no map can change.
+    pub fn topic_state(&self) -> Option<Value> {
+        self.meta(&format!("topic%2F{}", self.name))
+    }
+
     /// A document of the meta index; `id` percent-encoded.
     pub fn meta(&self, id: &str) -> Option<Value> {
         let (_, answer) = self.ask("GET", &format!("/{}-meta/_doc/{id}", self.name), None);
