@@ -105,11 +105,11 @@ impl Server {
         Self { version: version.to_owned(), ..self }
     }
 
-    /// Where OpenSearch is truly another, a case asks, and says what geofold makes of it.
     pub fn is_stand_in(&self) -> bool {
         self.kind == Kind::Standin
     }
 
+    /// Where OpenSearch is truly another, a case asks, and says what geofold makes of it.
     pub fn is_opensearch(&self) -> bool {
         self.kind == Kind::OpenSearch
     }
