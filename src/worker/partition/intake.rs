@@ -29,21 +29,17 @@ impl PartitionTask {
                 Err(_) => break,
             }
         }
-        self.report_taken_bytes();
-    }
-
-    pub(super) fn take_one(&mut self, record: Record) {
-        self.take(record, self.now());
-        self.report_taken_bytes();
     }
 
     /// Tells the budget what was taken: not with each record, since all partitions share it.
-    fn report_taken_bytes(&mut self) {
-        self.partition.meter.dequeued(std::mem::take(&mut self.taken_bytes));
-        self.update_held_bytes();
+    pub(super) fn report_taken_bytes(&mut self) {
+        if self.taken_bytes > 0 {
+            self.partition.meter.dequeued(std::mem::take(&mut self.taken_bytes));
+            self.update_held_bytes();
+        }
     }
 
-    fn take(&mut self, record: Record, now: Instant) {
+    pub(super) fn take(&mut self, record: Record, now: Instant) {
         let (offset, digest) = (record.offset, record.digest());
         let is_after_gap = match self.sequence.order(offset, digest, self.ledger.next_offset()) {
             Order::Repeated => {
@@ -148,7 +144,6 @@ impl PartitionTask {
         self.schemas.learn(id, looked);
         if let Some(record) = self.schema_wait.take() {
             self.decode(record, self.now());
-            self.report_taken_bytes();
         }
     }
 

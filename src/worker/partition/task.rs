@@ -157,13 +157,14 @@ impl PartitionTask {
         }
         self.increments.start_at(first.offset(), self.now());
         match first {
-            First::Record(record) => self.take_one(record),
+            First::Record(record) => self.take(record, self.now()),
             First::End(offset) => self.ledger.read_up_to(offset),
         }
         self.cache_validity.start(self.now());
         let mut gauges = tokio::time::interval(GAUGE_INTERVAL);
         gauges.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
+            self.report_taken_bytes();
             self.follow_claim();
             self.follow_topic();
             self.follow_offsets();
