@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use super::*;
 use crate::base::clock::{BootClock, Instant};
-use crate::base::ids::DocId;
+use crate::base::ids::{DocId, ShardId};
 use crate::io::elastic::{Index, SeqNo, WriteCondition};
 use crate::support::telemetry::metrics::{Metrics, NodeState};
 use crate::support::tls::{Tls, TlsFiles};
@@ -636,6 +636,13 @@ async fn many_placements_are_read_by_a_search_and_a_look_at_their_states() {
     assert_eq!(server.read(&client, &new, 0).await, (vec![], vec!["states"]));
     new.extend(numbers(0..99));
     assert_eq!(server.read(&client, &new, 0).await, (vec![], vec!["states", "read"]));
+    // More than a search gives.
+    assert_eq!(server.read(&client, &numbers(0..10_001), 0).await, (vec![], vec!["states", "read"]));
+    // Documents are no placements.
+    let shard = Index::Geoshard(ShardId::new("s07").unwrap());
+    let get = |id: &String| Get { index: shard.clone(), id: DocId::from_key(Some(id.as_bytes())).unwrap() };
+    client.mget(&ids.iter().map(get).collect::<Vec<_>>(), SOON).await.unwrap();
+    assert_eq!(*server.asked.lock().unwrap(), ["read"]);
 }
 
 #[tokio::test]
