@@ -189,6 +189,30 @@ fn one_batch_ends_at_its_deadline() {
 }
 
 #[test]
+fn placements_are_created_without_being_read() {
+    let setting = Setting { expects_new: true, ..Setting::default() };
+    let kinds = kinds(&[Index(0), Index(1), Delete, Patch, Move(1), Touch], 4);
+    let what = format!("3 records of {} kinds, 2 workers, created without a read", kinds.len());
+    holds(&what, &worlds(3, kinds, &setting));
+    let few = [Index(0), Index(1), Delete];
+    let lossy = Setting { losses: 1, ..setting.clone() };
+    holds(
+        "3 records of 3 kinds, 2 workers, created without a read, 1 lost or late call",
+        &worlds(3, &few, &lossy),
+    );
+    let late = Setting { deadlines: 1, ..setting.clone() };
+    holds("2 records of 3 kinds, 2 workers, created without a read, 1 deadline", &worlds(2, &few, &late));
+    let three = Setting { workers: 3, ..setting.clone() };
+    holds("2 records of 3 kinds, 3 workers, created without a read", &worlds(2, &few, &three));
+    let sweeping = Setting { sweeps: true, forgets: true, ..setting.clone() };
+    holds("3 records of 3 kinds, 2 workers, created without a read, swept", &worlds(3, &few, &sweeping));
+    let bad = [Index(0), Bad(1), Bad(0)];
+    holds("2 records of 3 kinds, 2 workers, created without a read, refused", &refused(2, &bad, &setting));
+    let two_maps = Setting { maps: Maps::Apart, ..setting };
+    holds("2 records of 3 kinds, 2 workers, 2 maps, created without a read", &worlds(2, &few, &two_maps));
+}
+
+#[test]
 fn two_maps_are_live() {
     let setting = Setting { maps: Maps::Apart, ..Setting::default() };
     let length = if is_large() { 3 } else { 2 };

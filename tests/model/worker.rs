@@ -11,8 +11,8 @@ use geofold::base::clock::Instant;
 use geofold::base::position::{Epoch, Position};
 use geofold::base::sabotage::Sabotage;
 use geofold::core::mover::{
-    Announce, CleanUp, CopySize, FindLastCopy, Finished, Lookups, MoverState, ReadDocuments, ReadPlacements,
-    Rules, SourceAnswer, WriteDocuments,
+    Announce, CleanUp, CopySize, FindLastCopy, Finished, Lookups, MoverState, NewDocuments, ReadDocuments,
+    ReadPlacements, Rules, SourceAnswer, WriteDocuments,
 };
 use geofold::core::placement::PlacementCache;
 use geofold::core::write::Write;
@@ -86,6 +86,8 @@ struct Worker {
     ledger: Ledger,
     /// `None` during a batch.
     state: Option<MoverState>,
+    /// What it expects at the start of every batch.
+    new_documents: NewDocuments,
     batch: Option<Batch>,
     calls: Vec<Call>,
     read_to: u8,
@@ -189,6 +191,7 @@ pub struct Workers {
     loses_clears: bool,
     prunes_uncommitted: bool,
     max_versions: usize,
+    new_documents: NewDocuments,
     numbers: AHashMap<u128, u32>,
     known: Vec<Known>,
     steps: AHashMap<(u32, Event), (u32, Report)>,
@@ -202,6 +205,7 @@ impl Workers {
         loses_clears: bool,
         prunes_uncommitted: bool,
         max_versions: usize,
+        expects_new: bool,
     ) -> Self {
         Self {
             classes,
@@ -210,6 +214,7 @@ impl Workers {
             loses_clears,
             prunes_uncommitted,
             max_versions,
+            new_documents: if expects_new { NewDocuments::expected() } else { NewDocuments::default() },
             numbers: AHashMap::new(),
             known: Vec::new(),
             steps: AHashMap::new(),
@@ -237,8 +242,10 @@ impl Workers {
                 max_versions: self.max_versions,
                 searches_are_served: self.searches_are_served,
                 separates: true,
+                new_documents: self.new_documents,
                 ..MoverState::new(rules.clone(), cache)
             }),
+            new_documents: self.new_documents,
             batch: None,
             calls: Vec::new(),
             read_to,
@@ -421,6 +428,7 @@ impl Worker {
     fn finish(&mut self, finished: Finished) -> Report {
         let Finished { mut state, settled, edges, sweeps } = finished;
         state.lookups = Lookups::default();
+        state.new_documents = self.new_documents;
         state.copy_size = CopySize::default();
         // Normalized: it is set for every batch.
         state.committed = Position::from_version(0);

@@ -43,6 +43,8 @@ pub struct Setting {
     pub on_missing: OnMissing,
     /// Every call may be sent again, any number of times.
     pub resends: bool,
+    /// Workers create placements of whole documents without reading them before.
+    pub expects_new: bool,
     /// Whether documents are counted.
     pub tally: bool,
     /// Versions of a document's facets before an entry waits for a commit.
@@ -71,6 +73,7 @@ impl Default for Setting {
             compacted: 0,
             on_missing: OnMissing::DeadLetter,
             resends: false,
+            expects_new: false,
             tally: false,
             max_versions: MAX_VERSIONS,
             sweeps: false,
@@ -346,6 +349,7 @@ impl World {
                 setting.weakening == Weakening::ClearsAreLost,
                 setting.weakening == Weakening::HistoryIsCutUncommitted,
                 setting.max_versions,
+                setting.expects_new,
             ),
             names: Names::default(),
             judged: AHashMap::new(),

@@ -6,6 +6,7 @@
 //! | `mod.rs` | inputs and outputs: [`Entry`], [`Outcome`], [`MoverState`] |
 //! | `decide/` | steps 1 to 4 for one entry: from reads to a `decide::EntryPlan` |
 //! | `rounds/` | a batch as a chain of types, one per round; each returns its operations and takes their answers |
+//! | `new_documents.rs` | whether placements are created without being read before |
 //! | `rules.rs` | the inputs of placement |
 //! | `counting.rs` | the hook of counting |
 //!
@@ -16,6 +17,7 @@
 
 mod counting;
 mod decide;
+mod new_documents;
 mod rounds;
 mod rules;
 #[cfg(test)]
@@ -34,6 +36,7 @@ use crate::core::placement::{KnownPlacement, Leftovers, Placement, PlacementCach
 
 pub use counting::CountChange;
 use counting::FacetHistory;
+pub use new_documents::NewDocuments;
 pub use rounds::{
     Announce, CleanUp, FindLastCopy, Finished, ReadDocuments, ReadPlacements, Unread, WriteDocuments,
 };
@@ -99,6 +102,8 @@ pub struct RetryState {
     pub refusal: Option<Box<Refusal>>,
     /// The document's facet history is full: the entry waits for a commit.
     pub awaits_commit: bool,
+    /// Its placement exists or may exist, although the document was taken for new: it is read.
+    pub read_placement: bool,
     /// Of a fold that is to be taken apart: what is decided of it.
     pub decided: Option<Box<DecidedPart>>,
 }
@@ -205,6 +210,9 @@ pub const STALE_COPY: &str = "stale_copy";
 
 /// Reason of an [`Outcome::Again`]: the base is older than expected but proved to be the newest.
 pub const CONFIRMED_COPY: &str = "confirmed_copy";
+
+/// Reason of an [`Outcome::Again`]: the document was taken for new, but is not.
+pub const NOT_NEW: &str = "not_new";
 
 /// Reason of an [`Outcome::Again`]: no answer came in time.
 pub const UNANSWERED: &str = "unanswered";
@@ -385,8 +393,10 @@ pub struct MoverState {
     pub max_copy_bytes: usize,
     /// Expected size of a copy.
     pub copy_size: CopySize,
-    /// Cache hits and reads of placements since the assignment.
+    /// Cache hits and misses since the assignment.
     pub lookups: Lookups,
+    /// Whether placements that are not cached are created without being read before.
+    pub new_documents: NewDocuments,
 }
 
 /// Running mean size of copies read, in bytes.
@@ -417,7 +427,7 @@ impl CopySize {
 pub struct Lookups {
     /// Found in the cache.
     pub hits: u64,
-    /// Read from the placements index.
+    /// Read from the placements index, or created in it.
     pub misses: u64,
 }
 
@@ -438,6 +448,7 @@ impl MoverState {
             max_copy_bytes: usize::MAX,
             copy_size: CopySize::default(),
             lookups: Lookups::default(),
+            new_documents: NewDocuments::default(),
         }
     }
 }

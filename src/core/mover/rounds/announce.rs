@@ -7,8 +7,8 @@ use crate::base::sabotage::{self, Sabotage};
 use crate::core::mover::counting::FacetHistory;
 use crate::core::mover::decide::{NewestCopy, WriteTask, may_be_separated, separated};
 use crate::core::mover::{
-    AffectedShards, CONFIRMED_COPY, Clear, Done, Entry, Outcome, Refusal, RetryState, STALE_COPY, Sweep,
-    UNANSWERED,
+    AffectedShards, CONFIRMED_COPY, Clear, Done, Entry, NOT_NEW, Outcome, Refusal, RetryState, STALE_COPY,
+    Sweep, UNANSWERED,
 };
 use crate::core::placement::{KnownPlacement, Placement};
 
@@ -21,6 +21,8 @@ pub(super) struct Ahead {
     pub(super) task: WriteTask,
     /// The placement's history before this write.
     pub(super) before: FacetHistory,
+    /// No placement was read, since the document is taken for new.
+    pub(super) is_guess: bool,
 }
 
 impl Ahead {
@@ -33,8 +35,19 @@ impl Ahead {
 
     /// The placement was written, or not. Returns the entry if its document can follow.
     fn answered(self, answer: BulkOutcome, batch: &mut BatchState) -> Option<Placed> {
-        let Self { entry, placement, task, before, .. } = self;
+        let Self { entry, placement, task, before, is_guess, .. } = self;
+        if is_guess && answer != BulkOutcome::Unanswered {
+            batch.state.new_documents.saw(answer != BulkOutcome::Conflict);
+        }
         match answer {
+            // Also where it is refused: what becomes of a refused document depends on its placement.
+            BulkOutcome::Conflict | BulkOutcome::NotFound | BulkOutcome::Refused(_) if is_guess => {
+                batch.start_over(
+                    entry,
+                    NOT_NEW,
+                    RetryState { read_placement: true, ..RetryState::default() },
+                );
+            }
             BulkOutcome::Done { stamp: Some(stamp) } => {
                 let known = KnownPlacement::new(placement, stamp);
                 batch.state.cache.put(&entry.id, known.clone());

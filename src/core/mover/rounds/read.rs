@@ -8,25 +8,35 @@ use super::announce::{Ahead, Announce, Announced, Confirming};
 use super::{BatchState, Finished, Placed, newest_copy};
 use crate::base::ids::{DocId, ShardId};
 use crate::base::requests::{Get, GetOutcome, Index};
+use crate::core::fold::Content;
 use crate::core::invariants::inv_6_one_entry_of_a_document;
 use crate::core::mover::decide::{EntryPlan, copies_needed, decide};
 use crate::core::mover::{AffectedShards, Entry, MoverState, Outcome, RetryState};
-use crate::core::placement::{KnownPlacement, Placement};
+use crate::core::placement::{KnownPlacement, Placement, PlacementFloor};
+
+/// How an entry's placement is known, or known to be missing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum KnownBy {
+    Cache,
+    Read,
+    /// It is taken to be missing. Creating it will show.
+    Guess,
+}
 
 /// An entry whose placement is known, or known to be missing.
 #[derive(Debug, Clone)]
 struct Reading {
     entry: Entry,
     known: Option<KnownPlacement>,
-    fresh: bool,
+    by: KnownBy,
     /// Where copies are read: each is one of the round's gets.
     shards: Vec<ShardId>,
 }
 
 impl Reading {
-    fn new(state: &MoverState, entry: Entry, known: Option<KnownPlacement>, fresh: bool) -> Self {
+    fn new(state: &MoverState, entry: Entry, known: Option<KnownPlacement>, by: KnownBy) -> Self {
         let shards = copies_needed(state, &entry, known.as_ref());
-        Self { entry, known, fresh, shards }
+        Self { entry, known, by, shards }
     }
 }
 
@@ -34,7 +44,7 @@ impl Reading {
 #[derive(Debug, Clone)]
 pub struct ReadPlacements {
     batch: BatchState,
-    /// Those whose placement is cached.
+    /// Those whose placement is cached, or taken to be missing.
     readings: Vec<Reading>,
     unknown: Vec<Entry>,
 }
@@ -46,16 +56,23 @@ impl ReadPlacements {
         let settled = Vec::with_capacity(entries.len());
         let mut readings = Vec::with_capacity(entries.len());
         let mut unknown = Vec::new();
+        let mut hits = 0;
         for entry in entries {
             // A touch may concern a copy that the cached placement does not name.
             let may_be_cached = entry.fold.touched_at.is_none();
             match state.cache.get(&entry.id).filter(|_| may_be_cached) {
-                Some(known) => readings.push(Reading::new(&state, entry, Some(known), false)),
+                Some(known) => {
+                    hits += 1;
+                    readings.push(Reading::new(&state, entry, Some(known), KnownBy::Cache));
+                }
+                None if is_taken_for_new(&state, &entry) => {
+                    readings.push(Reading::new(&state, entry, None, KnownBy::Guess));
+                }
                 None => unknown.push(entry),
             }
         }
-        state.lookups.hits += readings.len() as u64;
-        state.lookups.misses += unknown.len() as u64;
+        state.lookups.hits += hits;
+        state.lookups.misses += (readings.len() + unknown.len()) as u64 - hits;
         let batch = BatchState { state, settled, edges: Vec::new(), sweeps: Vec::new() };
         Self { batch, readings, unknown }
     }
@@ -69,15 +86,18 @@ impl ReadPlacements {
     pub fn answered(self, answers: Vec<GetOutcome>) -> ReadDocuments {
         let Self { mut batch, mut readings, unknown } = self;
         for (entry, answer) in unknown.into_iter().zip(answers) {
+            if answer != GetOutcome::Unanswered {
+                batch.state.new_documents.saw(answer == GetOutcome::Missing);
+            }
             match answer {
                 GetOutcome::Unanswered => batch.unanswered(entry),
-                GetOutcome::Missing => readings.push(Reading::new(&batch.state, entry, None, true)),
+                GetOutcome::Missing => readings.push(Reading::new(&batch.state, entry, None, KnownBy::Read)),
                 GetOutcome::Found(found) => match Placement::from_json(&found.source) {
                     Ok(placement) => {
                         let floor = batch.state.cache.floor(&entry.id);
                         let known = KnownPlacement::new(placement, found.stamp).above(floor);
                         batch.state.cache.put(&entry.id, known.clone());
-                        readings.push(Reading::new(&batch.state, entry, Some(known), true));
+                        readings.push(Reading::new(&batch.state, entry, Some(known), KnownBy::Read));
                     }
                     Err(error) => {
                         tracing::error!(
@@ -93,6 +113,16 @@ impl ReadPlacements {
         }
         ReadDocuments { batch, readings }
     }
+}
+
+/// Whether the entry's placement is created without being read before. Only for whole documents: without a placement, nothing else
+/// is decided about them, so a wrong guess ends at the create.
+fn is_taken_for_new(state: &MoverState, entry: &Entry) -> bool {
+    state.new_documents.are_expected()
+        && matches!(entry.fold.content, Content::Index { .. })
+        && entry.carry == RetryState::default()
+        // This owner has seen its placement.
+        && state.cache.floor(&entry.id) == PlacementFloor::default()
 }
 
 /// R1b: reads the copies that patches and touches apply to.
@@ -146,7 +176,7 @@ impl ReadDocuments {
             ..Announced::default()
         };
         for reading in readings {
-            let Reading { entry, known, fresh, shards } = reading;
+            let Reading { entry, known, by, shards } = reading;
             let answers = answers.by_ref().inspect(|answer| {
                 if let GetOutcome::Found(found) = answer {
                     copy_size.saw(found.source.len());
@@ -163,7 +193,7 @@ impl ReadDocuments {
             let before = known.as_ref().map(|known| known.placement.versions.clone()).unwrap_or_default();
             let touched = known.as_ref().map(AffectedShards::by).unwrap_or_default();
             let version = copy.as_ref().map(|copy| copy.version);
-            let plan = decide(&batch.state, &entry, known, fresh, copy);
+            let plan = decide(&batch.state, &entry, known, by == KnownBy::Read, copy);
             if let Some(version) = version.filter(|_| !plan.is_doubt()) {
                 batch.state.cache.saw(&entry.id, version);
             }
@@ -188,7 +218,8 @@ impl ReadDocuments {
                 }
                 EntryPlan::InPlace { known, task } => announced.in_place.push(Placed { entry, known, task }),
                 EntryPlan::WriteAhead { guard, placement, task } => {
-                    announced.ahead.push(Ahead { entry, guard, placement, task, before });
+                    let is_guess = by == KnownBy::Guess;
+                    announced.ahead.push(Ahead { entry, guard, placement, task, before, is_guess });
                 }
                 EntryPlan::CarryOut { known, task } => announced.ready.push(Placed { entry, known, task }),
             }

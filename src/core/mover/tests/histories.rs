@@ -104,6 +104,8 @@ struct World<'a> {
     new_map: [&'static str; 3],
     on_missing: OnMissing,
     searches_are_served: bool,
+    /// Owners create placements of whole documents without reading them before.
+    expects_new: bool,
     store: TestStore,
     /// All records as they were written; the offset is the index.
     written: Vec<Write>,
@@ -122,11 +124,12 @@ struct World<'a> {
 }
 
 impl Worker {
-    fn new(name: usize, rules: Rules, read_to: usize, searches_are_served: bool) -> Self {
+    fn new(name: usize, rules: Rules, read_to: usize, searches_are_served: bool, expects_new: bool) -> Self {
+        let new_documents = if expects_new { NewDocuments::expected() } else { NewDocuments::default() };
         Self {
             name,
             ledger: Ledger::new(rules.clone(), Epoch::default()),
-            state: Some(MoverState { searches_are_served, ..new_state(rules) }),
+            state: Some(MoverState { searches_are_served, new_documents, ..new_state(rules) }),
             batch: None,
             sent: Vec::new(),
             read_to,
@@ -162,7 +165,9 @@ impl<'a> World<'a> {
             let _ = writeln!(way, "  {} {:?} {:?}", write.position, write.id, write.body);
         }
         let mut world = Self {
-            owner: Worker::new(0, rules(), 0, false),
+            owner: Worker::new(0, rules(), 0, false, false),
+            // Not drawn, so that every other history stays what it was.
+            expects_new: seed / 2 % 2 == 1,
             searches_are_served: rng.percent(50),
             rng,
             kind,
@@ -180,7 +185,7 @@ impl<'a> World<'a> {
             seen,
         };
         let rules = world.draw_rules();
-        world.owner = Worker::new(0, rules, 0, world.searches_are_served);
+        world.owner = Worker::new(0, rules, 0, world.searches_are_served, world.expects_new);
         world
     }
 
@@ -243,7 +248,7 @@ impl<'a> World<'a> {
             self.go_on(&mut zombie);
             return self.zombies.push(zombie);
         }
-        let mut owner = std::mem::replace(&mut self.owner, Worker::new(0, rules(), 0, false));
+        let mut owner = std::mem::replace(&mut self.owner, Worker::new(0, rules(), 0, false, false));
         let may_read = owner.read_to < self.log.len();
         if may_read && (!owner.has_work() || self.rng.percent(25)) {
             self.read(&mut owner);
@@ -452,7 +457,8 @@ impl<'a> World<'a> {
             self.compact();
         }
         let rules = self.draw_rules();
-        let next = Worker::new(name, rules, self.committed as usize, self.searches_are_served);
+        let next =
+            Worker::new(name, rules, self.committed as usize, self.searches_are_served, self.expects_new);
         let committed = self.committed;
         self.note(format_args!("{name} takes over at {committed}"));
         let mut old = std::mem::replace(&mut self.owner, next);

@@ -12,12 +12,14 @@
 //! | `tally.rs` | recorded facets, and the edges of a finished entry |
 //! | `stale.rs` | a node that answers reads by an old state |
 //! | `sweeps.rs` | old copies that stay until searches find the new ones |
+//! | `new_documents.rs` | placements that are created without being read before |
 //! | `slices.rs` | batches whose patches have many bytes to read |
 //! | `histories.rs` | random logs, crashes, zombies and lost replies, judged by the invariants |
 
 mod answers;
 mod counterexamples;
 mod histories;
+mod new_documents;
 mod partitions;
 mod refeed;
 mod slices;
@@ -32,8 +34,9 @@ use std::sync::Arc;
 
 use self::store::{StoreAnswer, StoreCall, TestStore};
 use super::{
-    Announce, CleanUp, Done, Entry, FindLastCopy, Finished, MoverState, NothingFound, OnMissing, Outcome,
-    ReadDocuments, ReadPlacements, RetryState, Rules, Settled, Sweep, Swept, WriteDocuments,
+    Announce, CleanUp, Done, Entry, FindLastCopy, Finished, MoverState, NewDocuments, NothingFound,
+    OnMissing, Outcome, ReadDocuments, ReadPlacements, RetryState, Rules, Settled, Sweep, Swept,
+    WriteDocuments,
 };
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::{Epoch, Position};
