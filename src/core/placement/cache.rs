@@ -1,9 +1,11 @@
-//! The owner's LRU cache of placements.
+//! The owner's cache of placements.
 //!
 //! It has one entry per recently written document, a hundred thousand of them, which live long among short-lived
 //! records. Separate allocations would keep otherwise empty pages of memory in use, so entries share one: ids up to a
-//! length are inline, geoshard names are shared, and rare fields are boxed. Entries form a list in order of use, linked
-//! by index.
+//! length are inline, geoshard names are shared, and rare fields are boxed.
+//!
+//! What makes room is found by the CLOCK algorithm: a hand goes around the entries, and the first that was not used since it came
+//! by last is dropped. A list in order of use would touch two more entries at each use, which are seldom in the CPU's caches.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -25,8 +27,6 @@ use crate::core::counting::version::FacetHistory;
 const INLINE_ID_BYTES: usize = 40;
 /// Above the number of names in any map: names of former maps are dropped.
 const MOST_NAMES: usize = 4096;
-/// No entry.
-const NONE: u32 = u32::MAX;
 /// In place of the state of a placement that must be read.
 const FORGOTTEN: SeqNo = SeqNo { seq_no: u64::MAX, primary_term: u64::MAX };
 
@@ -41,8 +41,8 @@ pub struct PlacementCache {
     places: HashTable<u32>,
     /// Keyed at random: producers choose the ids.
     hasher: RandomState,
-    newest: u32,
-    oldest: u32,
+    /// Where the hand is.
+    hand: usize,
     names: HashSet<ShardId, RandomState>,
 }
 
@@ -55,9 +55,8 @@ struct Entry {
     partition: Option<i32>,
     at_least: Position,
     rare: Option<Box<Rare>>,
-    /// Its neighbours in order of use.
-    newer: u32,
-    older: u32,
+    /// Since the hand came by.
+    is_used: bool,
 }
 
 /// Rare fields of a placement.
@@ -105,13 +104,12 @@ impl PlacementCache {
     /// An empty cache of at most `capacity` placements. Memory grows with use.
     pub fn new(capacity: NonZeroUsize) -> Self {
         Self {
-            // Indices have 32 bits, one of which means none.
-            capacity: capacity.get().min(NONE as usize),
+            // Indices have 32 bits.
+            capacity: capacity.get().min(u32::MAX as usize),
             entries: Slab::new(),
             places: HashTable::new(),
             hasher: RandomState::new(),
-            newest: NONE,
-            oldest: NONE,
+            hand: 0,
             names: HashSet::default(),
         }
     }
@@ -124,13 +122,20 @@ impl PlacementCache {
     /// Changes the capacity; drops excess entries and their memory.
     pub fn resize(&mut self, capacity: NonZeroUsize) {
         let mut resized = Self::new(capacity);
-        if self.len() <= resized.capacity {
+        // With the hand at the first slot, it comes by new entries last also in further slots.
+        if self.len() <= resized.capacity && self.hand == 0 {
             self.capacity = resized.capacity;
             return;
         }
-        let kept: Vec<u32> = self.numbers().take(resized.capacity).collect();
-        for number in kept.into_iter().rev() {
-            resized.insert(self.entries.remove(number as usize));
+        let slots = self.len();
+        while self.len() > resized.capacity {
+            self.make_room(slots);
+        }
+        // In the order in which the hand would come by.
+        for number in (self.hand..slots).chain(0..self.hand) {
+            if let Some(entry) = self.entries.try_remove(number) {
+                resized.insert(entry);
+            }
         }
         resized.names = std::mem::take(&mut self.names);
         *self = resized;
@@ -139,12 +144,12 @@ impl PlacementCache {
     /// The placement of `id`, if cached.
     pub fn get(&mut self, id: &DocId) -> Option<KnownPlacement> {
         let number = self.find(id)?;
-        if self.entries[number as usize].stamp == FORGOTTEN {
+        let entry = &mut self.entries[number as usize];
+        if entry.stamp == FORGOTTEN {
             return None;
         }
-        self.unlink(number);
-        self.link_newest(number);
-        Some(self.entries[number as usize].known())
+        entry.is_used = true;
+        Some(entry.known())
     }
 
     /// Caches a placement just read or written, unless it is outdated.
@@ -154,17 +159,17 @@ impl PlacementCache {
         }
         known.placement.shard = known.placement.shard.map(|shard| self.shared(shard));
         if let Some(number) = self.find(id) {
-            self.unlink(number);
-            self.link_newest(number);
-            return self.entries[number as usize].set(known);
+            let entry = &mut self.entries[number as usize];
+            entry.is_used = true;
+            return entry.set(known);
         }
         if self.len() >= self.capacity {
-            self.remove(self.oldest);
+            self.make_room(self.len());
         }
         let id = SmallVec::from_slice(id.as_str().as_bytes());
         let KnownPlacement { placement: Placement { pos, .. }, stamp, at_least, .. } = known;
         let (shard, partition, rare) = (None, None, None);
-        let mut entry = Entry { id, pos, stamp, shard, partition, at_least, rare, newer: NONE, older: NONE };
+        let mut entry = Entry { id, pos, stamp, shard, partition, at_least, rare, is_used: false };
         entry.set(known);
         self.insert(entry);
     }
@@ -214,7 +219,7 @@ impl PlacementCache {
         self.places.find(self.hasher.hash_one(id), is_it).copied()
     }
 
-    /// Adds an entry for a new id, as the most recent.
+    /// Adds an entry for a new id.
     fn insert(&mut self, entry: Entry) {
         let hash = self.hasher.hash_one(entry.id.as_slice());
         #[expect(
@@ -224,44 +229,27 @@ impl PlacementCache {
         let number = self.entries.insert(entry) as u32;
         let rehash = |number: &u32| self.hasher.hash_one(self.entries[*number as usize].id.as_slice());
         self.places.insert_unique(hash, number, rehash);
-        self.link_newest(number);
     }
 
-    fn remove(&mut self, number: u32) {
-        self.unlink(number);
-        let entry = self.entries.remove(number as usize);
+    /// Drops the first of these slots' entries that was not used since the hand came by. The next entry gets its slot.
+    fn make_room(&mut self, slots: usize) {
+        while !self.is_empty() {
+            let number = self.hand;
+            self.hand = (number + 1) % slots;
+            match self.entries.get_mut(number) {
+                Some(entry) if !entry.is_used => return self.remove(number),
+                Some(entry) => entry.is_used = false,
+                None => {}
+            }
+        }
+    }
+
+    fn remove(&mut self, number: usize) {
+        let entry = self.entries.remove(number);
         let hash = self.hasher.hash_one(entry.id.as_slice());
-        if let Ok(place) = self.places.find_entry(hash, |other| *other == number) {
+        if let Ok(place) = self.places.find_entry(hash, |other| *other as usize == number) {
             place.remove();
         }
-    }
-
-    fn link_newest(&mut self, number: u32) {
-        let older = std::mem::replace(&mut self.newest, number);
-        let entry = &mut self.entries[number as usize];
-        (entry.newer, entry.older) = (NONE, older);
-        match older {
-            NONE => self.oldest = number,
-            older => self.entries[older as usize].newer = number,
-        }
-    }
-
-    fn unlink(&mut self, number: u32) {
-        let Entry { newer, older, .. } = self.entries[number as usize];
-        match newer {
-            NONE => self.newest = older,
-            newer => self.entries[newer as usize].older = older,
-        }
-        match older {
-            NONE => self.oldest = newer,
-            older => self.entries[older as usize].newer = newer,
-        }
-    }
-
-    /// The entries, most recently used first.
-    fn numbers(&self) -> impl Iterator<Item = u32> {
-        let next = |number: u32| (number != NONE).then_some(number);
-        std::iter::successors(next(self.newest), move |&number| next(self.entries[number as usize].older))
     }
 
     /// A shared name for all placements of a geoshard.
@@ -278,15 +266,17 @@ impl PlacementCache {
 }
 
 impl fmt::Debug for PlacementCache {
-    /// The content, most recently used first: caches with equal output behave alike.
+    /// The content: while there is room, caches with equal output behave alike.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let entries = self.numbers().map(|number| &self.entries[number as usize]);
-        f.debug_map().entries(entries.map(|entry| (entry.id.escape_ascii(), entry.known()))).finish()
+        let entries = self.entries.iter().map(|(_, entry)| (entry.id.escape_ascii(), entry.known()));
+        f.debug_map().entries(entries).finish()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use super::*;
     use crate::base::random::Random;
     use crate::core::counting::facets::Facets;
@@ -313,18 +303,34 @@ mod tests {
         KnownPlacement { swept: number % 5 == 1, at_least, ..KnownPlacement::new(placement, stamp) }
     }
 
-    /// A simple reference: most recently used first.
+    /// A simple reference: a queue in the order in which the hand comes by.
     #[derive(Default)]
-    struct Model(Vec<(DocId, Option<KnownPlacement>, PlacementFloor)>);
+    struct Model(VecDeque<Modelled>);
+
+    struct Modelled {
+        id: DocId,
+        known: Option<KnownPlacement>,
+        floor: PlacementFloor,
+        is_used: bool,
+    }
 
     impl Model {
-        fn find(&self, id: &DocId) -> Option<usize> {
-            self.0.iter().position(|(other, ..)| other == id)
+        fn find(&mut self, id: &DocId) -> Option<&mut Modelled> {
+            self.0.iter_mut().find(|entry| entry.id == *id)
+        }
+
+        fn cut(&mut self, capacity: usize) {
+            while self.0.len() > capacity {
+                let mut first = self.0.pop_front().unwrap();
+                if std::mem::take(&mut first.is_used) {
+                    self.0.push_back(first);
+                }
+            }
         }
     }
 
     #[test]
-    fn cache_matches_a_simple_lru_list() {
+    fn cache_matches_a_simple_queue() {
         for seed in 0..20 {
             let mut random = Random::new(seed);
             let mut capacity = 30;
@@ -335,13 +341,14 @@ mod tests {
                 match random.below(20) {
                     0 => {
                         cache.forget(&id);
-                        if let Some(at) = model.find(&id) {
-                            model.0[at].1 = None;
+                        if let Some(entry) = model.find(&id) {
+                            entry.known = None;
                         }
                     }
                     1 if random.below(10) == 0 => {
                         capacity = usize::try_from(1 + random.below(40)).unwrap();
                         cache.resize(NonZeroUsize::new(capacity).unwrap());
+                        model.cut(capacity);
                     }
                     2 if random.below(50) == 0 => {
                         cache.clear();
@@ -350,36 +357,39 @@ mod tests {
                     3 => {
                         let version = Position::from_version(random.below(20));
                         cache.saw(&id, version);
-                        if let Some(at) = model.find(&id) {
-                            model.0[at].2.version = model.0[at].2.version.max(version);
+                        if let Some(entry) = model.find(&id) {
+                            entry.floor.version = entry.floor.version.max(version);
                         }
                     }
                     4..10 => {
-                        let at = model.find(&id);
-                        let floor = at.map(|at| model.0[at].2).unwrap_or_default();
+                        let entry = model.find(&id);
+                        let floor = entry.as_ref().map(|entry| entry.floor).unwrap_or_default();
                         assert_eq!(cache.floor(&id), floor);
-                        let found = at.filter(|&at| model.0[at].1.is_some()).map(|at| model.0.remove(at));
-                        let known = found.as_ref().and_then(|(_, known, floor)| {
-                            Some(KnownPlacement { at_least: floor.version, ..known.clone()? })
+                        let known = entry.and_then(|entry| {
+                            entry.is_used |= entry.known.is_some();
+                            Some(KnownPlacement { at_least: floor.version, ..entry.known.clone()? })
                         });
-                        assert_eq!(cache.get(&id), known);
-                        model.0.splice(0..0, found);
+                        assert_eq!(cache.get(&id), known, "seed {seed}, step {step}");
                     }
                     _ => {
                         let known = known(random.below(1_000));
                         cache.put(&id, known.clone());
-                        let before = model.find(&id).map(|at| model.0.remove(at).2).unwrap_or_default();
-                        let version = before.version.max(known.at_least);
-                        let floor = PlacementFloor { pos: known.placement.pos, version };
-                        model.0.insert(0, (id, Some(known), floor));
+                        let (pos, version) = (known.placement.pos, known.at_least);
+                        if let Some(entry) = model.find(&id) {
+                            let version = entry.floor.version.max(version);
+                            (entry.known, entry.is_used) = (Some(known), true);
+                            entry.floor = PlacementFloor { pos, version };
+                        } else {
+                            model.cut(capacity - 1);
+                            let floor = PlacementFloor { pos, version };
+                            model.0.push_back(Modelled { id, known: Some(known), floor, is_used: false });
+                        }
                     }
                 }
-                model.0.truncate(capacity);
                 assert_eq!(cache.len(), model.0.len(), "seed {seed}, step {step}");
             }
-            let ids: Vec<_> = model.0.iter().map(|(id, ..)| id.as_str().as_bytes()).collect();
-            let all: Vec<_> =
-                cache.numbers().map(|number| cache.entries[number as usize].id.as_slice()).collect();
+            let ids: HashSet<_> = model.0.iter().map(|entry| entry.id.as_str().as_bytes()).collect();
+            let all: HashSet<_> = cache.entries.iter().map(|(_, entry)| entry.id.as_slice()).collect();
             assert_eq!(all, ids, "seed {seed}");
             assert_eq!(cache.places.len(), all.len(), "seed {seed}");
         }
