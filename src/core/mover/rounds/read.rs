@@ -56,23 +56,24 @@ impl ReadPlacements {
         let settled = Vec::with_capacity(entries.len());
         let mut readings = Vec::with_capacity(entries.len());
         let mut unknown = Vec::new();
-        let mut hits = 0;
         for entry in entries {
             // A touch may concern a copy that the cached placement does not name.
             let may_be_cached = entry.fold.touched_at.is_none();
             match state.cache.get(&entry.id).filter(|_| may_be_cached) {
                 Some(known) => {
-                    hits += 1;
+                    state.lookups.hits += 1;
                     readings.push(Reading::new(&state, entry, Some(known), KnownBy::Cache));
                 }
-                None if is_taken_for_new(&state, &entry) => {
-                    readings.push(Reading::new(&state, entry, None, KnownBy::Guess));
+                None => {
+                    state.lookups.misses += 1;
+                    if is_taken_for_new(&state, &entry) {
+                        readings.push(Reading::new(&state, entry, None, KnownBy::Guess));
+                    } else {
+                        unknown.push(entry);
+                    }
                 }
-                None => unknown.push(entry),
             }
         }
-        state.lookups.hits += hits;
-        state.lookups.misses += (readings.len() + unknown.len()) as u64 - hits;
         let batch = BatchState { state, settled, edges: Vec::new(), sweeps: Vec::new() };
         Self { batch, readings, unknown }
     }
@@ -121,7 +122,7 @@ fn is_taken_for_new(state: &MoverState, entry: &Entry) -> bool {
     state.new_documents.are_expected()
         && matches!(entry.fold.content, Content::Index { .. })
         && entry.carry == RetryState::default()
-        // This owner has seen its placement.
+        // Else this owner has seen its placement, and the create would fail.
         && state.cache.floor(&entry.id) == PlacementFloor::default()
 }
 
