@@ -240,11 +240,12 @@ impl Config {
     pub fn consumer_properties(&self) -> Properties {
         let kafka = &self.kafka;
         let mut all = Properties::default();
-        // librdkafka fetches ahead of the poll thread: for each partition 64 MiB and 100,000 records by default, and each of
-        // them takes half a KiB besides; `[memory]` allows less. What it holds is thrown away when a partition is paused,
-        // so little is better (docs/performance.md, "Memory").
+        // librdkafka fetches ahead of the poll thread: 64 MiB or 100,000 records by default, and each of them takes half a KiB
+        // besides; `[memory]` allows less. All partitions share one queue, except that one which is held back has its own. If one
+        // response fills it, the next fetch waits for `fetch.queue.backoff.ms` although the poll thread has emptied it long before
+        // (docs/performance.md, "Fetching").
         all.set("queued.min.messages", "2000");
-        all.set("queued.max.messages.kbytes", "256");
+        all.set("queued.max.messages.kbytes", "1024");
         // Limits of one fetch response, and of one partition in it: 50 MiB and 1 MiB by default, several times that
         // decompressed. A larger batch of records is still delivered.
         all.set("fetch.max.bytes", "2097152");
