@@ -46,6 +46,11 @@ pub struct PlacementCache {
     names: HashSet<ShardId, RandomState>,
 }
 
+/// Where a [`PlacementCache`] keeps an entry. Memory is slow, and finding an entry reads more of it than the entry itself: who comes
+/// back to one keeps this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CacheSlot(u32);
+
 #[derive(Clone)]
 struct Entry {
     id: SmallVec<[u8; INLINE_ID_BYTES]>,
@@ -143,8 +148,17 @@ impl PlacementCache {
 
     /// The placement of `id`, if cached.
     pub fn get(&mut self, id: &DocId) -> Option<KnownPlacement> {
-        let number = self.find(id)?;
-        let entry = &mut self.entries[number as usize];
+        self.get_at(self.slot(id)?)
+    }
+
+    /// Where the entry of `id` is, if there is one.
+    pub fn slot(&self, id: &DocId) -> Option<CacheSlot> {
+        self.find(id).map(CacheSlot)
+    }
+
+    /// The placement in this slot, if cached.
+    pub fn get_at(&mut self, CacheSlot(number): CacheSlot) -> Option<KnownPlacement> {
+        let entry = self.entries.get_mut(number as usize)?;
         if entry.stamp == FORGOTTEN {
             return None;
         }
@@ -186,6 +200,17 @@ impl PlacementCache {
         if let Some(number) = self.find(id) {
             let entry = &mut self.entries[number as usize];
             entry.at_least = entry.at_least.max(version);
+        }
+    }
+
+    /// The same, if the entry was found in this slot earlier.
+    pub fn saw_at(&mut self, CacheSlot(number): CacheSlot, id: &DocId, version: Position) {
+        match self.entries.get_mut(number as usize) {
+            Some(entry) if entry.id.as_slice() == id.as_str().as_bytes() => {
+                entry.at_least = entry.at_least.max(version);
+            }
+            // Dropped, or elsewhere since.
+            _ => self.saw(id, version),
         }
     }
 
@@ -275,7 +300,7 @@ impl fmt::Debug for PlacementCache {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::VecDeque;
+    use std::collections::{HashMap, VecDeque};
 
     use super::*;
     use crate::base::random::Random;
@@ -336,6 +361,8 @@ mod tests {
             let mut capacity = 30;
             let mut cache = PlacementCache::new(NonZeroUsize::new(capacity).unwrap());
             let mut model = Model::default();
+            // Where entries were once, and perhaps no longer are.
+            let mut slots = HashMap::new();
             for step in 0..3_000 {
                 let id = id(random.below(60));
                 match random.below(20) {
@@ -356,7 +383,10 @@ mod tests {
                     }
                     3 => {
                         let version = Position::from_version(random.below(20));
-                        cache.saw(&id, version);
+                        match slots.get(&id) {
+                            Some(slot) => cache.saw_at(*slot, &id, version),
+                            None => cache.saw(&id, version),
+                        }
                         if let Some(entry) = model.find(&id) {
                             entry.floor.version = entry.floor.version.max(version);
                         }
@@ -370,6 +400,7 @@ mod tests {
                             Some(KnownPlacement { at_least: floor.version, ..entry.known.clone()? })
                         });
                         assert_eq!(cache.get(&id), known, "seed {seed}, step {step}");
+                        slots.extend(cache.slot(&id).map(|slot| (id.clone(), slot)));
                     }
                     _ => {
                         let known = known(random.below(1_000));

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
-pub use self::cache::PlacementCache;
+pub use self::cache::{CacheSlot, PlacementCache};
 use crate::base::ids::ShardId;
 use crate::base::position::{Epoch, Position};
 use crate::base::requests::SeqNo;

@@ -10,7 +10,7 @@ use crate::core::mover::{
     AffectedShards, CONFIRMED_COPY, Clear, Done, Entry, NOT_NEW, Outcome, Refusal, RetryState, STALE_COPY,
     Sweep, UNANSWERED,
 };
-use crate::core::placement::{KnownPlacement, Placement};
+use crate::core::placement::{CacheSlot, KnownPlacement, Placement};
 
 /// A placement about to be written.
 #[derive(Debug, Clone)]
@@ -83,7 +83,8 @@ impl Ahead {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Announced {
     pub(super) ahead: Vec<Ahead>,
-    pub(super) in_place: Vec<Placed>,
+    /// With where their placements are cached, if they were found there.
+    pub(super) in_place: Vec<(Placed, Option<CacheSlot>)>,
     pub(super) ready: Vec<Placed>,
     pub(super) confirming: Vec<Confirming>,
 }
@@ -160,7 +161,7 @@ impl Announce {
             guard: ahead.guard(),
             source: ahead.placement.to_json(),
         }));
-        ops.extend(in_place.iter().filter_map(Placed::document));
+        ops.extend(in_place.iter().filter_map(|(placed, _)| placed.document()));
         ops.extend(self.clears.iter().map(|clear| BulkOp::Index {
             index: Index::Placements,
             id: clear.id.clone(),
@@ -182,8 +183,13 @@ impl Announce {
         for (ahead, answer) in announced.ahead.into_iter().zip(answers.by_ref()) {
             placed.extend(ahead.answered(answer, &mut batch));
         }
+        for ((in_place, slot), answer) in announced.in_place.iter().zip(answers.as_slice()) {
+            if matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::Conflict) {
+                batch.saw(&in_place.entry, *slot);
+            }
+        }
         let mut refused = Vec::new();
-        for (in_place, answer) in announced.in_place.into_iter().zip(answers.by_ref()) {
+        for ((in_place, _), answer) in announced.in_place.into_iter().zip(answers.by_ref()) {
             refused.extend(in_place.answered_in_place(answer, &mut batch));
         }
         for (clear, answer) in clears.into_iter().zip(answers.by_ref()) {
@@ -206,9 +212,6 @@ impl Announce {
 impl Placed {
     /// The entry was written in place, or not. Returns it if it was refused and that is to be recorded.
     fn answered_in_place(self, answer: BulkOutcome, batch: &mut BatchState) -> Option<(Self, Refusal)> {
-        if matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::Conflict) {
-            batch.state.cache.saw(&self.entry.id, self.entry.fold.last);
-        }
         let outcome = match answer {
             BulkOutcome::Done { .. } => self.task.then.clone(),
             BulkOutcome::Conflict | BulkOutcome::NotFound => Outcome::Done(Done::AlreadyApplied),

@@ -27,7 +27,7 @@ use super::{AffectedShards, Entry, MoverState, Outcome, RetryState, Settled, Swe
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
 use crate::base::requests::{BulkOp, GetOutcome, Index, WriteCondition};
-use crate::core::placement::{KnownPlacement, Placement};
+use crate::core::placement::{CacheSlot, KnownPlacement, Placement};
 
 /// State that a batch carries through its rounds.
 #[derive(Debug, Clone)]
@@ -47,6 +47,15 @@ impl BatchState {
     fn done(&mut self, entry: Entry, outcome: Outcome, versions: &FacetHistory, touched: AffectedShards) {
         self.edges.extend(self.state.counting().edges(versions));
         self.settle(entry, outcome, touched);
+    }
+
+    /// A copy at the entry's position exists; `slot`: where its placement was found in the cache.
+    fn saw(&mut self, entry: &Entry, slot: Option<CacheSlot>) {
+        let (id, version, cache) = (&entry.id, entry.fold.last, &mut self.state.cache);
+        match slot {
+            Some(slot) => cache.saw_at(slot, id, version),
+            None => cache.saw(id, version),
+        }
     }
 
     /// Back to step 1 with a fresh read of the placement.

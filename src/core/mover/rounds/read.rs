@@ -12,12 +12,12 @@ use crate::core::fold::Content;
 use crate::core::invariants::inv_6_one_entry_of_a_document;
 use crate::core::mover::decide::{EntryPlan, copies_needed, decide};
 use crate::core::mover::{AffectedShards, Entry, MoverState, Outcome, RetryState};
-use crate::core::placement::{KnownPlacement, Placement, PlacementFloor};
+use crate::core::placement::{CacheSlot, KnownPlacement, Placement, PlacementFloor};
 
 /// How an entry's placement is known, or known to be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum KnownBy {
-    Cache,
+    Cache(CacheSlot),
     Read,
     /// It is taken to be missing. Creating it will show.
     Guess,
@@ -56,13 +56,15 @@ impl ReadPlacements {
         let settled = Vec::with_capacity(entries.len());
         let mut readings = Vec::with_capacity(entries.len());
         let mut unknown = Vec::new();
-        for entry in entries {
+        // All are looked up before the first is used: so the CPU waits for the memory of several at once.
+        let slots: Vec<Option<CacheSlot>> = entries.iter().map(|entry| state.cache.slot(&entry.id)).collect();
+        for (entry, slot) in entries.into_iter().zip(slots) {
             // A touch may concern a copy that the cached placement does not name.
-            let may_be_cached = entry.fold.touched_at.is_none();
-            match state.cache.get(&entry.id).filter(|_| may_be_cached) {
-                Some(known) => {
+            let slot = slot.filter(|_| entry.fold.touched_at.is_none());
+            match slot.and_then(|slot| Some((slot, state.cache.get_at(slot)?))) {
+                Some((slot, known)) => {
                     state.lookups.hits += 1;
-                    readings.push(Reading::new(&state, entry, Some(known), KnownBy::Cache));
+                    readings.push(Reading::new(&state, entry, Some(known), KnownBy::Cache(slot)));
                 }
                 None => {
                     state.lookups.misses += 1;
@@ -217,7 +219,10 @@ impl ReadDocuments {
                 EntryPlan::Confirm { copy, carry } => {
                     announced.confirming.push(Confirming { entry: Entry { carry, ..entry }, copy });
                 }
-                EntryPlan::InPlace { known, task } => announced.in_place.push(Placed { entry, known, task }),
+                EntryPlan::InPlace { known, task } => {
+                    let slot = if let KnownBy::Cache(slot) = by { Some(slot) } else { None };
+                    announced.in_place.push((Placed { entry, known, task }, slot));
+                }
                 EntryPlan::WriteAhead { guard, placement, task } => {
                     let is_guess = by == KnownBy::Guess;
                     announced.ahead.push(Ahead { entry, guard, placement, task, before, is_guess });
