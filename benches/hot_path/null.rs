@@ -51,14 +51,14 @@ impl Elastic for NullElastic {
         ready(decode::mget_answer(&mget_answer(gets.len()), gets.len())).boxed()
     }
 
-    fn bulk<'a>(
+    fn bulk_refs<'a>(
         &'a self,
-        ops: &'a [BulkOp],
+        ops: &'a [&'a BulkOp],
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>> {
         black_box(encode::bulk_path(ops, timeout));
         black_box(encode::bulk_body(ops, PREFIX));
-        let is_placement = |op: &BulkOp| matches!(op, BulkOp::Index { index: Index::Placements, .. });
+        let is_placement = |op: &&BulkOp| matches!(op, BulkOp::Index { index: Index::Placements, .. });
         let answer = bulk_answer(ops.len(), ops.iter().any(is_placement));
         ready(decode::bulk_answer(&answer, ops.len())).boxed()
     }

@@ -333,12 +333,12 @@ impl Elastic for Wire {
         self.request(gets.to_vec(), timeout).boxed()
     }
 
-    fn bulk<'a>(
+    fn bulk_refs<'a>(
         &'a self,
-        ops: &'a [BulkOp],
+        ops: &'a [&'a BulkOp],
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>> {
-        self.request(ops.to_vec(), timeout).boxed()
+        self.request(ops.iter().copied().cloned().collect(), timeout).boxed()
     }
 
     /// Takes time and can fail; it shows the state at one moment of that time.

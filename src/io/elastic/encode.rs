@@ -4,6 +4,7 @@
 //! worker does per document, so they are written by hand into one buffer of the right size: no tree, no `String` per
 //! operation, and the source is copied exactly once.
 
+use std::borrow::Borrow;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -42,11 +43,12 @@ pub fn mget_body(gets: &[Get], prefix: &str) -> Bytes {
 }
 
 /// A `_bulk` body.
-pub fn bulk_body(ops: &[BulkOp], prefix: &str) -> Bytes {
+pub fn bulk_body<T: Borrow<BulkOp>>(ops: &[T], prefix: &str) -> Bytes {
+    let ops = || ops.iter().map(T::borrow);
     // Enough unless many ids need escapes.
-    let size = ops.iter().map(|op| op_bytes(op, prefix.len(), op.id().as_str().len())).sum();
+    let size = ops().map(|op| op_bytes(op, prefix.len(), op.id().as_str().len())).sum();
     let mut body = Vec::with_capacity(size);
-    for op in ops {
+    for op in ops() {
         match op {
             BulkOp::Index { index, id, guard, source } => {
                 debug_assert!(!source.contains(&b'\n'), "a line break would end the operation");
@@ -82,8 +84,12 @@ pub fn bulk_body(ops: &[BulkOp], prefix: &str) -> Bytes {
 /// `timeout` is the client's; the server gets four fifths of it (as `timeout`, its wait for a primary), so that it gives
 /// up first and says so. The answer is filtered down to what `decode.rs` reads; sequence numbers are asked for only if
 /// a placement is written, or a claim, since nothing else is compared and set again.
-pub fn bulk_path(ops: &[BulkOp], timeout: Duration) -> String {
-    let stamps = if ops.iter().any(wants_stamp) { ",items.*._seq_no,items.*._primary_term" } else { "" };
+pub fn bulk_path<T: Borrow<BulkOp>>(ops: &[T], timeout: Duration) -> String {
+    let stamps = if ops.iter().map(T::borrow).any(wants_stamp) {
+        ",items.*._seq_no,items.*._primary_term"
+    } else {
+        ""
+    };
     format!(
         "/_bulk?timeout={}ms&filter_path=errors,items.*.status,items.*.error.type,items.*.error.reason,\
          items.*.error.caused_by.reason{stamps}",
@@ -257,7 +263,7 @@ mod tests {
     #[test]
     fn no_gets_are_an_empty_list_and_no_operations_an_empty_body() {
         assert_eq!(mget_body(&[], "p"), "{\"docs\":[]}".as_bytes());
-        assert!(bulk_body(&[], "p").is_empty());
+        assert!(bulk_body::<BulkOp>(&[], "p").is_empty());
     }
 
     proptest! {

@@ -150,11 +150,23 @@ pub trait Elastic: Send + Sync {
     }
 
     /// Carries out operations; one answer per operation, in order. Items succeed or fail one by one.
+    fn bulk_refs<'a>(
+        &'a self,
+        ops: &'a [&'a BulkOp],
+        timeout: Duration,
+    ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>>;
+
+    /// The same with operations that are together already.
     fn bulk<'a>(
         &'a self,
         ops: &'a [BulkOp],
         timeout: Duration,
-    ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>>;
+    ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>> {
+        Box::pin(async move {
+            let ops: Vec<&BulkOp> = ops.iter().collect();
+            self.bulk_refs(&ops, timeout).await
+        })
+    }
 
     /// Makes all that was written to these indices visible to searches.
     fn refresh<'a>(&'a self, indices: &'a [Index], timeout: Duration)

@@ -99,12 +99,12 @@ impl Elastic for RepeatedReads {
         self.inner.mget_again(gets, look, timeout)
     }
 
-    fn bulk<'a>(
+    fn bulk_refs<'a>(
         &'a self,
-        ops: &'a [BulkOp],
+        ops: &'a [&'a BulkOp],
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>> {
-        self.inner.bulk(ops, timeout)
+        self.inner.bulk_refs(ops, timeout)
     }
 
     fn refresh<'a>(

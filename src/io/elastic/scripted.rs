@@ -70,14 +70,15 @@ impl Elastic for Scripted {
         .boxed()
     }
 
-    fn bulk<'a>(
+    fn bulk_refs<'a>(
         &'a self,
-        ops: &'a [BulkOp],
+        ops: &'a [&'a BulkOp],
         _: Duration,
     ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>> {
         async move {
             self.asked("bulk".to_owned())?;
-            Ok((self.bulk)(ops))
+            let ops: Vec<BulkOp> = ops.iter().copied().cloned().collect();
+            Ok((self.bulk)(&ops))
         }
         .boxed()
     }

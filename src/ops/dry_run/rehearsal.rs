@@ -174,9 +174,9 @@ impl Elastic for DryRunElastic {
         .boxed()
     }
 
-    fn bulk<'a>(
+    fn bulk_refs<'a>(
         &'a self,
-        ops: &'a [BulkOp],
+        ops: &'a [&'a BulkOp],
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>> {
         async move {
@@ -186,7 +186,7 @@ impl Elastic for DryRunElastic {
             });
             let failed = self.learn(gets, timeout).await?;
             let mut memory = self.memory();
-            let answer = |op: &BulkOp| {
+            let answer = |op: &&BulkOp| {
                 let (index, id) = op.address();
                 match failed.get(&(index.clone(), id.clone())) {
                     None => memory.carry_out(op),

@@ -205,9 +205,9 @@ impl Elastic for MemoryElastic {
         self.call(timeout, false, |store| gets.iter().map(|get| store.get(get)).collect()).boxed()
     }
 
-    fn bulk<'a>(
+    fn bulk_refs<'a>(
         &'a self,
-        ops: &'a [BulkOp],
+        ops: &'a [&'a BulkOp],
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<BulkAnswer>, CallError>> {
         self.call(timeout, true, |store| ops.iter().map(|op| store.carry_out(op)).collect()).boxed()

@@ -17,8 +17,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ahash::RandomState;
+use futures::StreamExt;
 use futures::stream::FuturesUnordered;
-use futures::{FutureExt, StreamExt};
 use tokio::sync::oneshot;
 
 use super::attempt::{Answers, Attempt};
@@ -57,16 +57,26 @@ struct Queue {
 
 /// What a batch writes to one index.
 struct QueuedWrites {
-    ops: Vec<BulkOp>,
+    /// All operations of the batch.
+    batch: Arc<Vec<BulkOp>>,
+    /// Where in it these are.
+    slots: Vec<usize>,
     bytes: usize,
     deadline: Instant,
-    answer: oneshot::Sender<Answers<BulkAnswer>>,
+    answer: oneshot::Sender<SlotAnswers>,
 }
 
+/// Where in the batch operations are, with their answers.
+type SlotAnswers = (Vec<usize>, Answers<BulkAnswer>);
+
 impl QueuedWrites {
+    fn ops(&self) -> impl Iterator<Item = &BulkOp> {
+        self.slots.iter().map(|&slot| &self.batch[slot])
+    }
+
     /// Gives the batch its answers. If it waits no longer, it needs none.
     fn tell(self, answers: Answers<BulkAnswer>) {
-        let _ = self.answer.send(answers);
+        let _ = self.answer.send((self.slots, answers));
     }
 }
 
@@ -80,14 +90,12 @@ impl BulkQueue {
     /// sent before it is not answered.
     pub(super) async fn bulk(
         self: &Arc<Self>,
-        ops: &[BulkOp],
+        batch: &Arc<Vec<BulkOp>>,
         limits: &RequestLimits,
         deadline: Instant,
     ) -> Attempt<BulkAnswer> {
-        let mut attempt = Attempt::unanswered(ops.len());
-        let queued = self.enqueue(ops, limits, deadline);
-        let queued = queued.into_iter().map(|(slots, answers)| answers.map(|answers| (slots, answers)));
-        let mut waiting: FuturesUnordered<_> = queued.collect();
+        let mut attempt = Attempt::unanswered(batch.len());
+        let mut waiting: FuturesUnordered<_> = self.enqueue(batch, limits, deadline).into_iter().collect();
         let RequestSender { clock, server, .. } = &self.sender;
         let timeout = deadline.since(clock.now());
         let (ended, slow) = (tokio::time::sleep(timeout), tokio::time::sleep(SLOW_REQUEST));
@@ -97,9 +105,9 @@ impl BulkQueue {
             tokio::select! {
                 biased;
                 next = waiting.next() => match next {
-                    Some((slots, Ok(answers))) => attempt.add(&slots, answers),
+                    Some(Ok((slots, answers))) => attempt.add(&slots, answers),
                     // Its driver is gone, perhaps in the middle of the request.
-                    Some((_, Err(_))) => {
+                    Some(Err(_)) => {
                         server.gave_up(clock.now());
                         attempt.fail(CallError::Connection("the request was cancelled".to_owned()));
                     }
@@ -119,32 +127,31 @@ impl BulkQueue {
     }
 
     /// Queues all of them at once, so that no request takes a part of what could go together. Gives where the answers for each
-    /// index will come, with the places of their operations.
+    /// index will come.
     fn enqueue(
         self: &Arc<Self>,
-        ops: &[BulkOp],
+        batch: &Arc<Vec<BulkOp>>,
         limits: &RequestLimits,
         deadline: Instant,
-    ) -> Vec<(Vec<usize>, oneshot::Receiver<Answers<BulkAnswer>>)> {
-        let mut all: Vec<(&Index, Vec<usize>, Vec<BulkOp>, usize)> = Vec::new();
+    ) -> Vec<oneshot::Receiver<SlotAnswers>> {
+        let mut all: Vec<(&Index, Vec<usize>, usize)> = Vec::new();
         let mut places: HashMap<&Index, usize, RandomState> = HashMap::default();
-        for (slot, op) in ops.iter().enumerate() {
+        for (slot, op) in batch.iter().enumerate() {
             let (index, _) = op.address();
             let place = *places.entry(index).or_insert(all.len());
             if place == all.len() {
-                all.push((index, Vec::new(), Vec::new(), 0));
+                all.push((index, Vec::new(), 0));
             }
-            let (_, slots, own, bytes) = &mut all[place];
+            let (_, slots, bytes) = &mut all[place];
             slots.push(slot);
-            own.push(op.clone());
             *bytes += encode::bulk_op_bytes(op);
         }
         let mut queued = Vec::with_capacity(all.len());
         let mut queue = self.queue();
-        for (index, slots, ops, bytes) in all {
+        for (index, slots, bytes) in all {
             let (answer, answers) = oneshot::channel();
-            queue.push(index, QueuedWrites { ops, bytes, deadline, answer });
-            queued.push((slots, answers));
+            queue.push(index, QueuedWrites { batch: batch.clone(), slots, bytes, deadline, answer });
+            queued.push(answers);
         }
         drop(queue);
         self.start_drivers(limits);
@@ -185,7 +192,7 @@ impl BulkQueue {
 
 impl Queue {
     fn push(&mut self, index: &Index, writes: QueuedWrites) {
-        self.operations += writes.ops.len();
+        self.operations += writes.slots.len();
         self.bytes += writes.bytes;
         if let Some(queued) = self.indices.get_mut(index) {
             queued.push_back(writes);
@@ -221,13 +228,13 @@ impl Queue {
         while let Some(queued) = self.order.front().and_then(|index| self.indices.get_mut(index)) {
             while let Some(next) = queued.pop_front() {
                 let is_sent = !next.answer.is_closed() && next.deadline > now;
-                let (more, larger) = (operations + next.ops.len(), bytes + next.bytes);
+                let (more, larger) = (operations + next.slots.len(), bytes + next.bytes);
                 let fits = more <= limits.max_operations && larger <= limits.max_bytes;
                 if is_sent && !fits && !members.is_empty() {
                     queued.push_front(next);
                     return members;
                 }
-                self.operations -= next.ops.len();
+                self.operations -= next.slots.len();
                 self.bytes -= next.bytes;
                 if is_sent {
                     (operations, bytes) = (more, larger);
@@ -287,7 +294,7 @@ impl Driver {
         let (shared, now) = (self.queue.clone(), self.sender.clock.now());
         let mut queue = shared.queue();
         let members = queue.take(&self.sender.limits, now);
-        let operations: usize = members.iter().map(|member| member.ops.len()).sum();
+        let operations: usize = members.iter().map(|member| member.slots.len()).sum();
         let is_full = !queue.order.is_empty() || operations >= self.sender.limits.max_operations;
         let state = if is_full { DriverState::Full } else { DriverState::NotFull };
         self.becomes((!members.is_empty()).then_some(state), &mut queue);
@@ -310,25 +317,17 @@ impl Driver {
         let mut pause = None;
         let mut requests = vec![members];
         while let Some(mut members) = requests.pop() {
-            let counts: Vec<usize> = members.iter().map(|member| member.ops.len()).collect();
-            let mut ops = Vec::with_capacity(counts.iter().sum());
-            for member in &mut members {
-                ops.append(&mut member.ops);
-            }
-            let answers = self.request(&ops, &members).await;
+            let answers = self.request(&members).await;
             pause = self.pause(&answers).or(pause);
             match answers {
                 Ok(answers) => {
                     let mut answers = answers.into_iter();
-                    for (member, count) in members.into_iter().zip(counts) {
-                        member.tell(Ok(answers.by_ref().take(count).collect()));
+                    for member in members {
+                        let own = answers.by_ref().take(member.slots.len()).collect();
+                        member.tell(Ok(own));
                     }
                 }
                 Err(error) if members.len() > 1 && matches!(judge_call(&error), CallVerdict::Split) => {
-                    let mut ops = ops.into_iter();
-                    for (member, count) in members.iter_mut().zip(counts) {
-                        member.ops.extend(ops.by_ref().take(count));
-                    }
                     let right = members.split_off(members.len() / 2);
                     requests.extend([right, members]);
                 }
@@ -339,14 +338,16 @@ impl Driver {
     }
 
     /// One request with the operations of these, unless a deadline has passed.
-    async fn request(&self, ops: &[BulkOp], members: &[QueuedWrites]) -> Answers<BulkAnswer> {
+    async fn request(&self, members: &[QueuedWrites]) -> Answers<BulkAnswer> {
         let now = self.sender.clock.now();
         let left = members.iter().map(|member| member.deadline.since(now)).min().unwrap_or_default();
         if left.is_zero() {
             return Err(CallError::Timeout(left));
         }
         let bytes = members.iter().map(|member| member.bytes).sum();
-        self.sender.request_alone(ops, bytes, left).await
+        let ops: Vec<&BulkOp> = members.iter().flat_map(QueuedWrites::ops).collect();
+        let send = |timeout| self.sender.elastic.bulk_refs(&ops, timeout);
+        self.sender.request_alone::<BulkOp>(ops.len(), bytes, left, send).await
     }
 
     /// How long to wait after these answers, if the server pushed back.
@@ -398,14 +399,14 @@ mod tests {
             let index = Index::Geoshard(ShardId::new(shard).unwrap());
             let (id, version) = (DocId::from_key(Some(id.as_bytes())).unwrap(), Position::from_version(1));
             let (answer, answers) = oneshot::channel();
-            let ops = vec![BulkOp::Delete { index: index.clone(), id, version }];
-            queue.push(&index, QueuedWrites { ops, bytes: 100, deadline: at(deadline), answer });
+            let batch = Arc::new(vec![BulkOp::Delete { index: index.clone(), id, version }]);
+            let slots = vec![0];
+            queue.push(&index, QueuedWrites { batch, slots, bytes: 100, deadline: at(deadline), answer });
             receivers.push(answers);
         }
         drop(receivers.remove(1));
         let request = queue.take(&limits, at(5));
-        let ids: Vec<&str> =
-            request.iter().flat_map(|member| &member.ops).map(|op| op.id().as_str()).collect();
+        let ids: Vec<&str> = request.iter().flat_map(QueuedWrites::ops).map(|op| op.id().as_str()).collect();
         assert_eq!(ids, ["a", "b"]);
         assert_eq!((queue.operations, queue.bytes, queue.order.len(), queue.indices.len()), (0, 0, 0, 0));
     }

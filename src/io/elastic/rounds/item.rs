@@ -1,6 +1,7 @@
 //! The differences between `_bulk` and `_mget` that sending a round depends on.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -22,7 +23,7 @@ pub(super) enum ItemVerdict<O> {
 }
 
 /// One operation of a round.
-pub(super) trait Item: Send + Sync + Sized {
+pub(super) trait Item: Clone + Send + Sync {
     type Answer;
     type Outcome;
     const KIND: RequestKind;
@@ -33,7 +34,7 @@ pub(super) trait Item: Send + Sync + Sized {
     /// Carries them out through the sender's queue, if it has one for such items. Nothing is sent at or after the deadline.
     fn queued<'a>(
         _: &'a RequestSender,
-        _: &'a [Self],
+        _: &'a Arc<Vec<Self>>,
         _: Instant,
     ) -> Option<BoxFuture<'a, Attempt<Self::Answer>>> {
         None
@@ -75,7 +76,7 @@ impl Item for BulkOp {
 
     fn queued<'a>(
         rounds: &'a RequestSender,
-        ops: &'a [Self],
+        ops: &'a Arc<Vec<Self>>,
         deadline: Instant,
     ) -> Option<BoxFuture<'a, Attempt<BulkAnswer>>> {
         Some(rounds.queue.as_ref()?.bulk(ops, &rounds.limits, deadline).boxed())

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
-use futures::future::try_join_all;
+use futures::future::{BoxFuture, try_join_all};
 use thiserror::Error;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
@@ -33,7 +33,7 @@ use tracing::warn;
 
 pub use self::adaptive::AdaptiveConcurrency;
 use self::adaptive::is_overload;
-use self::attempt::Attempt;
+use self::attempt::{Answers, Attempt};
 pub use self::bulk_queue::BulkQueue;
 pub use self::ceiling::OperationsCeiling;
 use self::item::{Item, ItemVerdict};
@@ -332,7 +332,8 @@ impl RequestSender {
                     *permit = Some(self.permit(lease).await?);
                 }
                 let left = lease.time_left(self.clock.now())?;
-                let answers = self.request_alone(&part.items, part.bytes, left);
+                let send = |timeout| I::send(self, &part.items, timeout);
+                let answers = self.request_alone::<I>(part.items.len(), part.bytes, left, send);
                 answers.map(|answers| Attempt::of(part.items.len(), answers)).boxed()
             }
         };
@@ -350,21 +351,23 @@ impl RequestSender {
         Some(attempt)
     }
 
-    /// One request within the time that is left. Tells the observer and the server's state of its end.
-    async fn request_alone<I: Item>(
+    /// One request with so many operations within the time that is left; `send` gets its timeout. Tells the observer and the
+    /// server's state of its end.
+    async fn request_alone<'a, I: Item>(
         &self,
-        items: &[I],
+        operations: usize,
         bytes: usize,
         left: Duration,
-    ) -> Result<Vec<I::Answer>, CallError> {
+        send: impl FnOnce(Duration) -> BoxFuture<'a, Answers<I::Answer>>,
+    ) -> Answers<I::Answer> {
         let (started, timeout) = (self.clock.now(), left.min(self.limits.request_timeout));
         let in_flight = self.server.concurrency.begin();
-        let answers = I::send(self, items, timeout).await.and_then(|answers| {
-            if answers.len() == items.len() {
+        let answers = send(timeout).await.and_then(|answers| {
+            let got = answers.len();
+            if got == operations {
                 return Ok(answers);
             }
-            let (got, sent) = (answers.len(), items.len());
-            Err(CallError::Undecodable(format!("{got} items for {sent} that were sent")))
+            Err(CallError::Undecodable(format!("{got} items for {operations} that were sent")))
         });
         let now = self.clock.now();
         // A proxy may answer 5xx while the server still executes the request.
@@ -375,19 +378,19 @@ impl RequestSender {
             self.server.gave_up(now);
         }
         let took = now.since(started);
-        self.observer.request(I::KIND, items.len(), bytes, took, answers.is_ok());
+        self.observer.request(I::KIND, operations, bytes, took, answers.is_ok());
         if self.server.concurrency.adapts() {
             let is_rejected = match &answers {
                 Ok(answers) => answers.iter().any(I::is_overload),
                 // Near the end of the lease there is too little time for an answer.
                 Err(error) => is_overload(error, timeout == self.limits.request_timeout),
             };
-            let is_large = I::KIND == RequestKind::Bulk && self.limits.is_large(items.len(), bytes);
+            let is_large = I::KIND == RequestKind::Bulk && self.limits.is_large(operations, bytes);
             // Other failures say nothing of how much the server has to do.
             if is_rejected || answers.is_ok() {
                 let ended = EndedRequest {
                     took,
-                    operations: is_large.then_some(items.len()),
+                    operations: is_large.then_some(operations),
                     is_rejected,
                     in_flight: in_flight.at_start,
                 };
@@ -426,7 +429,8 @@ impl RequestSender {
 
 /// Items that are sent together, and where their outcomes go.
 struct Part<I> {
-    items: Vec<I>,
+    /// Shared with the queue while they are there.
+    items: Arc<Vec<I>>,
     slots: Vec<usize>,
     /// An upper bound of their size.
     bytes: usize,
@@ -445,7 +449,7 @@ struct Left {
 impl<I: Item> Part<I> {
     fn new(items: Vec<I>, slots: Vec<usize>) -> Self {
         let bytes = items.iter().map(I::bytes).sum();
-        Self { items, slots, bytes }
+        Self { items: Arc::new(items), slots, bytes }
     }
 
     /// All items of a request.
@@ -463,9 +467,9 @@ impl<I: Item> Part<I> {
     ) -> Left {
         let mut left = Left { error: None, unauthorized: None, unanswered: 0 };
         let not_the_documents = I::not_the_documents(&self.items, &answers, &rounds.server);
-        let Self { items, slots, .. } = std::mem::replace(self, Self::all(Vec::new()));
-        let each = items.into_iter().zip(slots).zip(answers).enumerate();
-        for (place, ((item, slot), answer)) in each {
+        let (mut again, mut slots) = (Vec::new(), Vec::new());
+        let each = self.items.iter().zip(&self.slots).zip(answers).enumerate();
+        for (place, ((item, &slot), answer)) in each {
             let verdict = answer.map(|answer| item.judge(answer));
             left.unanswered += usize::from(verdict.is_none());
             let error = match verdict {
@@ -488,10 +492,10 @@ impl<I: Item> Part<I> {
                 rounds.observer.retry(error.label(), 1);
                 left.error.get_or_insert(error);
             }
-            self.bytes += item.bytes();
-            self.items.push(item);
-            self.slots.push(slot);
+            again.push(item.clone());
+            slots.push(slot);
         }
+        *self = Self::new(again, slots);
         left
     }
 
@@ -508,10 +512,10 @@ impl<I: Item> Part<I> {
     }
 
     fn halve(self) -> (Self, Self) {
-        let Self { mut items, mut slots, .. } = self;
-        let middle = items.len() / 2;
-        let right = Self::new(items.split_off(middle), slots.split_off(middle));
-        (Self::new(items, slots), right)
+        let Self { items, mut slots, .. } = self;
+        let (left, right) = items.split_at(items.len() / 2);
+        let right = Self::new(right.to_vec(), slots.split_off(left.len()));
+        (Self::new(left.to_vec(), slots), right)
     }
 }
 
@@ -524,7 +528,7 @@ fn cut<I: Item>(items: Vec<I>, limits: &RequestLimits) -> Vec<Part<I>> {
     if part.items.len() <= limits.max_operations && part.bytes <= limits.max_bytes {
         return vec![part];
     }
-    let items = part.items;
+    let items = Arc::unwrap_or_clone(part.items);
     let mut requests: Vec<Vec<I>> = Vec::new();
     let mut bytes = 0_usize;
     for item in items {

@@ -79,9 +79,9 @@ impl Elastic for Scripted {
         .boxed()
     }
 
-    fn bulk<'a>(&'a self, ops: &'a [BulkOp], timeout: Duration) -> BoxFuture<'a, Reply> {
+    fn bulk_refs<'a>(&'a self, ops: &'a [&'a BulkOp], timeout: Duration) -> BoxFuture<'a, Reply> {
         async move {
-            let id = |op: &BulkOp| op.id().to_string();
+            let id = |op: &&BulkOp| op.id().to_string();
             let reply = self.reply(ops.iter().map(id).collect());
             tokio::time::timeout(timeout, reply).await.unwrap_or(Err(CallError::Timeout(timeout)))
         }
