@@ -45,12 +45,12 @@ impl Record {
         let mut both = Vec::with_capacity(key.map_or(0, <[u8]>::len) + value.map_or(0, <[u8]>::len));
         both.extend_from_slice(key.unwrap_or_default());
         both.extend_from_slice(value.unwrap_or_default());
-        let both = Bytes::from(both);
-        let key_bytes = key.map_or(0, <[u8]>::len);
+        let mut both = Bytes::from(both);
+        let key_bytes = both.split_to(key.map_or(0, <[u8]>::len));
         Self {
             offset: message.offset(),
-            key: key.map(|_| both.slice(..key_bytes)),
-            value: value.map(|_| both.slice(key_bytes..)),
+            key: key.map(|_| key_bytes),
+            value: value.map(|_| both),
             headers: message.headers().map(|headers| headers.detach()),
         }
     }
