@@ -120,6 +120,11 @@ impl ShardId {
         Ok(Self(id.into()))
     }
 
+    /// The same id, whose text is not shared with this one.
+    pub fn unshared(&self) -> Self {
+        Self(self.as_str().into())
+    }
+
     /// The id as text.
     pub fn as_str(&self) -> &str {
         &self.0.0

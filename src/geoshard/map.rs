@@ -172,6 +172,11 @@ impl GeoshardMap {
         Ok(Self { version, name: name.to_owned(), starts, owners, shards })
     }
 
+    /// The same map, which shares no [`ShardId`] with this one.
+    pub fn with_own_names(&self) -> Self {
+        Self { shards: self.shards.iter().map(ShardId::unshared).collect(), ..self.clone() }
+    }
+
     /// Parses and validates a map.
     pub fn from_json(json: &str) -> Result<Self, MapError> {
         if json.trim().is_empty() {

@@ -13,8 +13,8 @@ use super::{Mode, WorkerContext};
 use crate::base::position::Position;
 use crate::core::mover::{Entry, Finished, Lookups, MoverState};
 use crate::core::placement::PlacementCache;
+use crate::geoshard::GeoshardMap;
 use crate::io::elastic::rounds::{self, Halt, RequestDeadline, RequestSender, RoundsObserver};
-use crate::io::maps::MapsRecord;
 use crate::support::config::MoveVisibility;
 use crate::worker::drive::run;
 use crate::worker::ledger::{Ledger, Settlement};
@@ -109,15 +109,19 @@ impl Batches {
         true
     }
 
-    /// Places by these maps, which were both known `since` this position.
-    pub(super) fn act_by(&mut self, record: &MapsRecord, since: Position) {
+    /// Places by this map and, if two are live, with the other one beside it. Both were known `since` this position.
+    pub(super) fn act_by(
+        &mut self,
+        map: Arc<GeoshardMap>,
+        other_map: Option<Arc<GeoshardMap>>,
+        since: Position,
+    ) {
         if let Some(state) = &mut self.state {
-            state.rules.map = record.deciding().clone();
-            state.rules.other_map = record.other().cloned();
-            state.both_maps_since = since;
             // While two maps are live, readers ask the indices of both in any case.
             let promise = self.context.moves.visibility;
-            state.searches_are_served = promise == MoveVisibility::Search || record.has_two();
+            state.searches_are_served = promise == MoveVisibility::Search || other_map.is_some();
+            (state.rules.map, state.rules.other_map) = (map, other_map);
+            state.both_maps_since = since;
         }
     }
 
