@@ -520,7 +520,7 @@ pub struct BatchConfig {
     /// Interval of the worker-wide tick at which partitions flush.
     #[serde(with = "humantime_serde")]
     pub linger: Duration,
-    /// A document is written at least this often, however hot it is.
+    /// A document is written at least this often, however hot it is; while its partition is read ahead, a third as often.
     #[serde(with = "humantime_serde")]
     pub max_dirty_age: Duration,
     /// A batch sends nothing after this time (protocol, "The envelope of trust"); the rest starts over in a new batch.
