@@ -83,20 +83,6 @@ fn assert_usable(config: &Config, what: &str) {
     assert!(errors.is_empty(), "{what}: {errors:?}");
 }
 
-/// Without them a worker takes a sixth more memory (docs/performance.md, "Allocator").
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-#[test]
-fn the_program_has_its_own_settings_of_the_allocator() {
-    let version = Command::new(env!("CARGO_BIN_EXE_geofold"))
-        .env("MALLOC_CONF", "stats_print:true")
-        .arg("--version")
-        .output()
-        .unwrap();
-    let statistics = String::from_utf8_lossy(&version.stderr);
-    assert!(statistics.contains("opt.dirty_decay_ms: 2000 "), "{statistics}");
-    assert!(statistics.contains(r#"malloc_conf: "narenas_ratio:2,"#), "{statistics}");
-}
-
 #[test]
 fn every_supervisor_waits_for_longer_than_a_worker_drains() {
     let seconds = |text: &str| Duration::from_secs(text.parse().unwrap());

@@ -1,4 +1,4 @@
-//! The calls of librdkafka that rust-rdkafka does not wrap, and the one file of the library with `unsafe`.
+//! The calls of librdkafka that rust-rdkafka does not wrap, and the one file of the crate with `unsafe`.
 //!
 //! `DescribeTopics`: a topic's id is the only proof that it is still the same topic, and the safe API does not return it. It
 //! is a Metadata request underneath that never lets a broker create the topic, so every broker answers it; those before
