@@ -324,6 +324,18 @@ mod tests {
         GeoPoint::new(lat, lon).unwrap()
     }
 
+    #[test]
+    fn map_with_own_names_is_the_same_and_shares_none() {
+        let shard = |id| ShardId::new(id).unwrap();
+        let map =
+            GeoshardMap::new(1, "test", vec![(0, shard("a")), (0x4000_0000_0000_0001, shard("b"))]).unwrap();
+        let own = map.with_own_names();
+        assert_eq!(own, map);
+        let shared =
+            map.shards().iter().zip(own.shards()).filter(|(a, b)| std::ptr::eq(a.as_str(), b.as_str()));
+        assert_eq!(shared.count(), 0);
+    }
+
     fn file(ranges: &str) -> String {
         format!(r#"{{"version": 3, "name": "test", "cells": "s2", "ranges": [{ranges}]}}"#)
     }
