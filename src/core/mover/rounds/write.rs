@@ -38,7 +38,7 @@ impl WriteDocuments {
         written.reserve(writing.len());
         for (mut placed, answer) in writing.into_iter().zip(answers) {
             if matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::Conflict) {
-                batch.state.cache.saw(&placed.entry.id, placed.entry.fold.last);
+                batch.saw(&placed.entry, None);
             }
             match answer {
                 BulkOutcome::Done { .. } => written.push(placed),
