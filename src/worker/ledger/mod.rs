@@ -6,10 +6,25 @@
 //! *Invariant (INV-3):* [`Ledger::watermark`] is never above the first record of anything that is pending, in flight, apart,
 //! parked, waiting for the source of truth or for a dead letter, passed over for a later write, or on its way to the dead-letter topic; nor of
 //! anything whose old copies are left to delete.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | records in, entries out, the watermark |
+//! | `merge.rs` | folds of one document that become one |
+//! | `settlement.rs` | what came of a batch |
+//! | `apart.rs` | entries to be retried after a pause |
+//! | `parked.rs` | entries that wait for their document's next record |
+//! | `pending_fetches.rs` | documents that wait for the source of truth |
+//! | `separate.rs` | refused folds whose records are tried one by one |
+//! | `withheld.rs` | records that wait for a dead letter about their document |
+//! | `sweeps.rs` | old copies that are left to delete |
 
 mod apart;
+mod merge;
+mod parked;
 mod pending_fetches;
 mod separate;
+mod settlement;
 mod sweeps;
 mod withheld;
 
@@ -20,24 +35,26 @@ use std::time::Duration;
 use thiserror::Error;
 
 use self::apart::Apart;
+use self::merge::Merge;
+use self::parked::Parked;
 use self::pending_fetches::{HeldFetch, PendingFetches};
 pub use self::separate::Reread;
-use self::separate::untried;
+pub use self::settlement::Settlement;
+use self::settlement::{Changes, note_changes};
 use self::sweeps::Sweeps;
 use self::withheld::Withheld;
 use super::budget::RECORD_OVERHEAD_BYTES;
 use super::record::Record;
 use crate::base::clock::Instant;
-use crate::base::ids::{DocId, ShardId};
+use crate::base::ids::DocId;
 use crate::base::position::{Epoch, Position};
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::dirty_set::DirtySet;
-use crate::core::fold::{Fold, Rejected};
+use crate::core::fold::Fold;
 use crate::core::look_ahead::{Coming, LookAhead, Passage, PassedOver};
-use crate::core::mover::{self, AffectedShards, Done, Entry, Outcome, Refusal, RetryState, Rules, Settled};
+use crate::core::mover::{self, Done, Entry, Outcome, Refusal, RetryState, Rules, Settled};
 use crate::core::write::{Body, Write};
 use crate::geoshard::GeoshardMap;
-use crate::worker::distribution::scheduler::ShardChange;
 use crate::worker::refeed::FetchRequest;
 
 /// The dirty set's value for a document.
@@ -75,14 +92,6 @@ impl Dirty {
     }
 }
 
-/// An entry that waits for its document's next record (protocol, step 1).
-#[derive(Debug, Clone)]
-struct Parked {
-    score: i64,
-    dirty: Dirty,
-    until: Position,
-}
-
 /// A fold for the dead-letter topic.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Undeliverable {
@@ -102,48 +111,6 @@ impl Undeliverable {
     /// Memory cost in bytes.
     pub fn bytes(&self) -> usize {
         held_bytes(&self.id, &self.fold)
-    }
-}
-
-/// The result of settling a batch. Counts are documents, except `folded`: records.
-#[derive(Debug, Default, PartialEq)]
-pub struct Settlement {
-    /// Folds whose last copy was written.
-    pub indexed: u64,
-    /// Those of them that moved; see [`Done::Indexed`].
-    pub moved: u64,
-    /// See [`Done::Deleted`].
-    pub deleted: u64,
-    /// See [`Done::AlreadyApplied`].
-    pub already_applied: u64,
-    /// See [`Done::Dropped`].
-    pub dropped: u64,
-    /// See [`Done::NothingToPlace`].
-    pub nothing_to_place: u64,
-    /// Records folded into a newer one.
-    pub folded: u64,
-    /// Entries parked until their document's next record, each with its own position and the one it waits for.
-    pub parked: Vec<(DocId, Position, Position)>,
-    /// Finished recorded decisions of records that never came.
-    pub finished_recorded: Vec<(DocId, Position)>,
-    /// Placements set back to the last good copy.
-    pub set_back: Vec<(DocId, Position)>,
-    /// Entries that now wait for the source of truth.
-    pub fetching: u64,
-    /// Entries to be retried, by reason.
-    pub again: BTreeMap<&'static str, u64>,
-    /// For the dead-letter topic.
-    pub undeliverable: Vec<Undeliverable>,
-    /// Changes per geoshard.
-    pub changes: BTreeMap<ShardId, ShardChange>,
-}
-
-impl Settlement {
-    /// Whether anything was finished.
-    pub fn made_progress(&self) -> bool {
-        self.indexed + self.deleted + self.already_applied + self.dropped > 0
-            || self.fetching > 0
-            || !(self.parked.is_empty() && self.set_back.is_empty() && self.undeliverable.is_empty())
     }
 }
 
@@ -541,11 +508,6 @@ impl Ledger {
         self.dirty.in_flight_len() > 0
     }
 
-    /// Documents parked until their next record.
-    pub fn parked(&self) -> usize {
-        self.parked.len()
-    }
-
     /// All dirty documents.
     pub fn documents(&self) -> usize {
         self.dirty.len() + self.apart.len() + self.parked.len() + self.fetching.len() + self.withheld()
@@ -566,18 +528,6 @@ impl Ledger {
         !self.dirty.is_empty() || self.next_retry().is_some_and(|due| due <= now)
     }
 
-    /// Whether everything left is parked, or waits for a commit that has to pass a parked entry: only new records can
-    /// help.
-    pub fn only_parked(&self) -> bool {
-        let awaits_commit = |id: &DocId| self.carries.get(id).is_some_and(|carry| carry.awaits_commit);
-        let is_stuck = self.dirty.pending_len() == 0
-            && self.dirty.in_flight().all(|entry| awaits_commit(entry.key))
-            && self.apart.values().all(|apart| apart.carry.awaits_commit);
-        let nothing_comes =
-            self.dead_letters.is_empty() && self.rejected.is_empty() && self.fetching.is_empty();
-        is_stuck && nothing_comes && !self.parked.is_empty()
-    }
-
     fn add(&mut self, id: DocId, score: i64, dirty: Dirty) {
         if self.is_withheld(&id) {
             return self.wait(&id, score, dirty);
@@ -590,48 +540,6 @@ impl Ledger {
         self.dirty.add(id, score, dirty, |id, older, newer| merge.merge(id, older, newer));
     }
 
-    fn take_while_parked(&mut self, id: DocId, offset: i64, dirty: Dirty) {
-        let Some(parked) = self.parked.get_mut(&id) else { return self.add(id, offset, dirty) };
-        let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
-        merge.merge(&id, &mut parked.dirty, dirty);
-        if parked.dirty.last() >= parked.until {
-            self.unpark(&id, RetryState::default());
-        }
-    }
-
-    fn park(&mut self, id: DocId, until: Position) {
-        let Some((score, dirty)) = self.withdraw(&id) else { return };
-        if dirty.last() >= until {
-            return self.add(id, score, dirty);
-        }
-        self.parked_until.insert((until, id.clone()));
-        self.parked.insert(id, Parked { score, dirty, until });
-        if let Some(last_read) = self.next_offset.and_then(|next| Position::new(self.epoch, next - 1))
-            && until <= last_read
-        {
-            self.release_passed(last_read);
-        }
-    }
-
-    /// Everything up to `last_read` was read: no record comes for entries parked up to there.
-    fn release_passed(&mut self, last_read: Position) {
-        while let Some((until, id)) = self.parked_until.first()
-            && *until <= last_read
-        {
-            let id = id.clone();
-            self.unpark(&id, RetryState { finish_recorded: true, ..RetryState::default() });
-        }
-    }
-
-    fn unpark(&mut self, id: &DocId, carry: RetryState) {
-        let Some(parked) = self.parked.remove(id) else { return };
-        self.parked_until.remove(&(parked.until, id.clone()));
-        if carry != RetryState::default() {
-            self.carries.insert(id.clone(), carry);
-        }
-        self.add(id.clone(), parked.score, parked.dirty);
-    }
-
     fn commit(&mut self, id: &DocId) {
         if !self.apart.is_empty() && self.commit_apart(id) {
             return;
@@ -642,94 +550,9 @@ impl Ledger {
     }
 }
 
-type Changes = HashMap<ShardId, ShardChange, ahash::RandomState>;
-
-/// Adds the changes of a settled entry to those of others.
-fn note_changes(changes: &mut Changes, touched: AffectedShards, fold: &Fold) {
-    let AffectedShards { target, sources } = touched;
-    for source in sources {
-        note_change(changes.entry(source).or_default(), target.as_ref(), (fold.first, fold.last));
-    }
-    if let Some(target) = target {
-        note_change(changes.entry(target).or_default(), None, (fold.first, fold.last));
-    }
-}
-
-fn note_change(change: &mut ShardChange, moved_to: Option<&ShardId>, (first, last): (Position, Position)) {
-    let (first, last) = (first.offset(), last.offset());
-    change.documents += 1;
-    change.offsets = Some(change.offsets.map_or((first, last), |(f, l)| (f.min(first), l.max(last))));
-    change.moved_to.extend(moved_to.cloned());
-}
-
 /// Memory cost of a fold: a delete has no content, but a million of them are not free.
 fn held_bytes(id: &DocId, fold: &Fold) -> usize {
     id.as_str().len() + fold.bytes() + RECORD_OVERHEAD_BYTES
-}
-
-/// Folds a newer value of a document into an older one, keeping the byte count.
-struct Merge<'a> {
-    rules: &'a Rules,
-    bytes: &'a mut usize,
-    rejected: &'a mut Vec<Undeliverable>,
-}
-
-impl Merge<'_> {
-    fn merge(&mut self, id: &DocId, older: &mut Dirty, mut newer: Dirty) {
-        if sabotage::is(Sabotage::LoseAFold) {
-            Arc::make_mut(&mut newer.fold).content = older.fold.content.clone();
-        }
-        *self.bytes -= older.bytes + newer.bytes;
-        older.since = older.since.min(newer.since);
-        // Combined, the rejected and the new patches may make a valid document.
-        let newest = match older.unmerged.take() {
-            Some(mut patches) => {
-                let absorbed = Arc::make_mut(&mut patches)
-                    .absorb(Arc::unwrap_or_clone(newer.fold), &self.rules.location);
-                debug_assert!(absorbed.is_ok(), "patches absorb everything: {absorbed:?}");
-                patches
-            }
-            None => newer.fold,
-        };
-        let is_whole = newer.unmerged.is_some();
-        let absorbed = self.absorb(&mut older.fold, newest);
-        debug_assert!(
-            absorbed.is_ok() || !is_whole,
-            "only a whole document rejects patches, and nothing rejects one"
-        );
-        older.unmerged = match absorbed {
-            Ok(()) => newer.unmerged,
-            Err(rejected) if rejected.fold.separable().is_some() => Some(Arc::new(rejected.fold)),
-            Err(rejected) => {
-                self.refuse(id, &mut older.fold, *rejected, None);
-                None
-            }
-        };
-        older.bytes = older.held_bytes(id);
-        *self.bytes += older.bytes;
-    }
-
-    /// `older` is unchanged if it rejects `newer`.
-    fn absorb(&self, older: &mut Arc<Fold>, newer: Arc<Fold>) -> Result<(), Box<Rejected>> {
-        Arc::make_mut(older).absorb(Arc::unwrap_or_clone(newer), &self.rules.location)
-    }
-
-    /// What `older` rejects becomes a dead letter. `unread`: why its records could not be read again.
-    fn refuse(&mut self, id: &DocId, older: &mut Arc<Fold>, rejected: Rejected, unread: Option<&str>) {
-        Arc::make_mut(older).pass(&rejected.fold);
-        let (reason, stage, mut detail) = (rejected.reason(), rejected.stage(), rejected.to_string());
-        if let Some(why) = unread {
-            detail.push_str(&untried(&rejected.fold, why));
-        }
-        let refusal = Refusal { reason, detail };
-        self.rejected.push(Undeliverable {
-            id: id.clone(),
-            fold: rejected.fold,
-            refusal,
-            stage,
-            record: None,
-        });
-    }
 }
 
 #[cfg(test)]

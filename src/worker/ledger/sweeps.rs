@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 
-use super::{Ledger, note_change};
+use super::Ledger;
+use super::settlement::note_change;
 use crate::base::clock::Instant;
 use crate::base::ids::ShardId;
 use crate::base::sabotage::{self, Sabotage};

@@ -13,10 +13,12 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::core::mover::{DecidedPart, SourceAnswer};
+use crate::base::ids::ShardId;
+use crate::core::mover::{AffectedShards, DecidedPart, SourceAnswer};
 use crate::core::write::{Body, PatchMove};
 use crate::testkit::testing::id;
 use crate::testkit::testing::rules;
+use crate::worker::distribution::scheduler::ShardChange;
 use crate::worker::refeed::Held;
 
 const NOW: Instant = at(1);
