@@ -5,13 +5,14 @@ use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
 use crate::Options;
 use crate::documents::{Crowd, Event};
 use crate::field::{HOT_IDS, HOT_WRITES, configure, costs, fresh_name, settle};
+use crate::process::Looks;
 use crate::report::Lap;
 use crate::topic::Topic;
 
@@ -120,18 +121,22 @@ logger: {{level: WARN}}
         self.topic.produce(events, &mut [], Some(&self.name))?;
         settle(&self.http, &self.elasticsearch, &self.name)?;
         let (before, costs_before) = (self.sent().unwrap_or(0), costs(&self.stack, self.child.id())?);
-        let began = Instant::now();
+        let looks = Looks::begin(events.len() as u64);
         self.topic.show()?;
-        while self.sent().unwrap_or(0) < before + events.len() as u64 {
+        loop {
+            let sent = self.sent().unwrap_or(0).saturating_sub(before);
+            if sent >= events.len() as u64 {
+                break;
+            }
             if let Some(status) = self.child.try_wait()? {
                 bail!("the peer ended: {status}");
             }
-            if began.elapsed() > TIMEOUT {
+            if looks.elapsed() > TIMEOUT {
                 bail!("the peer did not write {} records in {TIMEOUT:?}", events.len());
             }
-            std::thread::sleep(Duration::from_millis(50));
+            looks.pause(sent);
         }
-        Ok(Lap::new(events.len(), began.elapsed(), costs_before, costs(&self.stack, self.child.id())?))
+        Ok(Lap::new(events.len(), looks.elapsed(), costs_before, costs(&self.stack, self.child.id())?))
     }
 
     /// Records that Elasticsearch has taken from it.

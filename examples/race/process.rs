@@ -30,6 +30,35 @@ pub fn peak_mebibytes(pid: u32) -> Result<f64> {
     Ok(kibibytes.context("/proc/PID/status has no VmHWM")? / 1024.0)
 }
 
+/// When to look again at metrics for the end of a lap. Rendering them costs what is raced its own CPU, so it is asked more often
+/// only as the end comes near.
+pub struct Looks {
+    began: Instant,
+    wanted: u64,
+}
+
+impl Looks {
+    /// A lap of `wanted` records begins.
+    pub fn begin(wanted: u64) -> Self {
+        Self { began: Instant::now(), wanted }
+    }
+
+    /// Since the lap began.
+    pub fn elapsed(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    /// Sleeps for a quarter of what the rest of the lap takes, going by the `done` records so far.
+    pub fn pause(&self, done: u64) {
+        const LEAST: Duration = Duration::from_millis(20);
+        const MOST: Duration = Duration::from_secs(1);
+        let left = self.wanted.saturating_sub(done) as f64 / done.max(1) as f64;
+        let quarter = (self.elapsed().as_secs_f64() * left / 4.0).min(MOST.as_secs_f64());
+        let first = self.elapsed() < MOST && done == 0;
+        std::thread::sleep(if first { LEAST } else { Duration::from_secs_f64(quarter).max(LEAST) });
+    }
+}
+
 /// `batch.timeout` of a worker in a race: short, since it is waited for (see [`Worker::settle_in`]). Nothing else of the
 /// worker's configuration differs from the default but `elasticsearch.request_timeout`, which must be shorter, and
 /// `memory.cached_placements` where there are more people than it keeps by default.
@@ -126,16 +155,7 @@ impl Worker {
 
     /// Records that came to their end, by outcome.
     pub fn done(&self) -> Result<BTreeMap<String, u64>> {
-        let text = self.metrics()?;
-        let mut done = BTreeMap::new();
-        for line in
-            text.lines().filter_map(|line| line.strip_prefix("geofold_records_processed_total{outcome=\""))
-        {
-            let (outcome, rest) = line.split_once('"').context("a metric's label")?;
-            let (_, count) = rest.rsplit_once(' ').context("a metric's value")?;
-            *done.entry(outcome.to_owned()).or_default() += count.parse::<u64>()?;
-        }
-        Ok(done)
+        done_in(&self.metrics()?)
     }
 
     /// Waits until `count` records came to their end since `before`, and to none but these.
@@ -145,33 +165,28 @@ impl Worker {
         before: &BTreeMap<String, u64>,
         outcomes: &[&str],
     ) -> Result<()> {
-        /// Often enough to time a round of seconds, and seldom enough to cost nothing.
-        const INTERVAL: Duration = Duration::from_millis(50);
-        const LOOKS_PER_SECOND: u32 = 20;
         const TIMEOUT: Duration = Duration::from_secs(1_800);
-        let began = Instant::now();
-        let mut looks = 0_u32;
+        let looks = Looks::begin(count);
         loop {
-            looks += 1;
             self.check_is_running()?;
-            let mut done = self.done().unwrap_or_default();
+            let text = self.metrics().unwrap_or_default();
+            check_that_none_is_stopped(&text)?;
+            let mut done = done_in(&text)?;
             for (outcome, count) in &mut done {
                 *count -= before.get(outcome).copied().unwrap_or(0);
             }
             done.retain(|_, count| *count > 0);
-            if done.values().sum::<u64>() >= count {
+            let sum = done.values().sum::<u64>();
+            if sum >= count {
                 if !done.keys().all(|outcome| outcomes.contains(&outcome.as_str())) {
                     bail!("{count} records should have been {outcomes:?}, and {done:?} came of them");
                 }
                 return Ok(());
             }
-            if looks.is_multiple_of(LOOKS_PER_SECOND) {
-                self.check_that_none_is_stopped()?;
-            }
-            if began.elapsed() > TIMEOUT {
+            if looks.elapsed() > TIMEOUT {
                 bail!("the worker did not do {count} records in {TIMEOUT:?}; so far: {done:?}");
             }
-            std::thread::sleep(INTERVAL);
+            looks.pause(sum);
         }
     }
 
@@ -189,16 +204,7 @@ impl Worker {
             if began.elapsed() > TIMEOUT {
                 bail!("old copies are left after {TIMEOUT:?}: {:?}", sweeps.collect::<Vec<_>>());
             }
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn check_that_none_is_stopped(&self) -> Result<()> {
-        let text = self.metrics()?;
-        let mut stopped = text.lines().filter_map(|line| line.strip_prefix("geofold_stopped_partitions "));
-        match stopped.next() {
-            None | Some("0") => Ok(()),
-            Some(stopped) => bail!("the worker has stopped {stopped} of its partitions: see its log"),
+            std::thread::sleep(Duration::from_millis(200));
         }
     }
 
@@ -223,6 +229,27 @@ impl Worker {
             Some(status) => bail!("the worker ended: {status}"),
             None => Ok(()),
         }
+    }
+}
+
+/// Records that came to their end, by outcome, in a worker's metrics.
+fn done_in(metrics: &str) -> Result<BTreeMap<String, u64>> {
+    let mut done = BTreeMap::new();
+    for line in
+        metrics.lines().filter_map(|line| line.strip_prefix("geofold_records_processed_total{outcome=\""))
+    {
+        let (outcome, rest) = line.split_once('"').context("a metric's label")?;
+        let (_, count) = rest.rsplit_once(' ').context("a metric's value")?;
+        *done.entry(outcome.to_owned()).or_default() += count.parse::<u64>()?;
+    }
+    Ok(done)
+}
+
+fn check_that_none_is_stopped(metrics: &str) -> Result<()> {
+    let mut stopped = metrics.lines().filter_map(|line| line.strip_prefix("geofold_stopped_partitions "));
+    match stopped.next() {
+        None | Some("0") => Ok(()),
+        Some(stopped) => bail!("the worker has stopped {stopped} of its partitions: see its log"),
     }
 }
 
