@@ -14,6 +14,7 @@ use geofold::base::ids::ShardId;
 use geofold::base::position::Position;
 use geofold::core::placement::Placement;
 use geofold::io::elastic::{BulkOp, Get, Index, WriteCondition, encode};
+use reqwest::StatusCode;
 use reqwest::blocking::Client;
 
 use crate::documents::Event;
@@ -121,14 +122,8 @@ pub fn run(elasticsearch: &str, errands: Vec<Errand>) -> Result<Duration> {
     let next = || waiting.lock().ok()?.pop();
     let load = |client: Client| -> Result<()> {
         while let Some(Errand(requests)) = next() {
-            for Request { path, body, answer } in requests {
-                let kind = if path == BULK { "application/x-ndjson" } else { "application/json" };
-                let request = client.post(format!("{elasticsearch}{path}")).header("content-type", kind);
-                let response = request.body(body).send().context("a request of the raw loader")?;
-                let text = response.error_for_status()?.text()?;
-                if answer.is_some_and(|answer| text != answer) {
-                    bail!("a bulk request of the raw loader failed: {text}");
-                }
+            for request in &requests {
+                send(&client, elasticsearch, request)?;
             }
         }
         Ok(())
@@ -142,4 +137,22 @@ pub fn run(elasticsearch: &str, errands: Vec<Errand>) -> Result<Duration> {
         })
     })?;
     Ok(began.elapsed())
+}
+
+/// Sends a request, again if Elasticsearch has no room for it now, and checks the answer.
+fn send(client: &Client, elasticsearch: &str, Request { path, body, answer }: &Request) -> Result<()> {
+    const PAUSE: Duration = Duration::from_millis(100);
+    let kind = if *path == BULK { "application/x-ndjson" } else { "application/json" };
+    let text = loop {
+        let request = client.post(format!("{elasticsearch}{path}")).header("content-type", kind);
+        let response = request.body(body.clone()).send().context("a request of the raw loader")?;
+        if response.status() != StatusCode::TOO_MANY_REQUESTS {
+            break response.error_for_status()?.text()?;
+        }
+        std::thread::sleep(PAUSE);
+    };
+    if answer.is_some_and(|answer| text != answer) {
+        bail!("a bulk request of the raw loader failed: {text}");
+    }
+    Ok(())
 }
