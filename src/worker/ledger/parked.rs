@@ -5,7 +5,7 @@ use crate::base::ids::DocId;
 use crate::base::position::Position;
 use crate::core::mover::RetryState;
 
-/// One of them.
+/// A parked entry.
 #[derive(Debug, Clone)]
 pub(super) struct Parked {
     /// The first record that it stands for.
@@ -42,6 +42,7 @@ impl Ledger {
         }
     }
 
+    /// Takes the entry out of its batch until its records reach `until`.
     pub(super) fn park(&mut self, id: DocId, until: Position) {
         let Some((score, dirty)) = self.withdraw(&id) else { return };
         if dirty.last() >= until {
