@@ -48,14 +48,14 @@ impl Looks {
         self.began.elapsed()
     }
 
-    /// Sleeps for a quarter of what the rest of the lap takes, going by the `done` records so far.
+    /// Sleeps for a quarter of what the rest of the lap takes, going by the `done` records so far; without any, as long as until now.
     pub fn pause(&self, done: u64) {
         const LEAST: Duration = Duration::from_millis(20);
-        const MOST: Duration = Duration::from_secs(1);
-        let left = self.wanted.saturating_sub(done) as f64 / done.max(1) as f64;
+        /// So much later the end of a lap may be seen, if it is sooner than expected.
+        const MOST: Duration = Duration::from_millis(250);
+        let left = if done == 0 { 1.0 } else { self.wanted.saturating_sub(done) as f64 / done as f64 };
         let quarter = (self.elapsed().as_secs_f64() * left / 4.0).min(MOST.as_secs_f64());
-        let first = self.elapsed() < MOST && done == 0;
-        std::thread::sleep(if first { LEAST } else { Duration::from_secs_f64(quarter).max(LEAST) });
+        std::thread::sleep(Duration::from_secs_f64(quarter).max(LEAST));
     }
 }
 
