@@ -142,11 +142,14 @@ pub fn run(elasticsearch: &str, errands: Vec<Errand>) -> Result<Duration> {
 /// Sends a request, again if Elasticsearch has no room for it now, and checks the answer.
 fn send(client: &Client, elasticsearch: &str, Request { path, body, answer }: &Request) -> Result<()> {
     const PAUSE: Duration = Duration::from_millis(100);
+    /// Elasticsearch answers 429 also to a request that it will never have room for.
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let began = Instant::now();
     let kind = if *path == BULK { "application/x-ndjson" } else { "application/json" };
     let text = loop {
         let request = client.post(format!("{elasticsearch}{path}")).header("content-type", kind);
         let response = request.body(body.clone()).send().context("a request of the raw loader")?;
-        if response.status() != StatusCode::TOO_MANY_REQUESTS {
+        if response.status() != StatusCode::TOO_MANY_REQUESTS || began.elapsed() > PATIENCE {
             break response.error_for_status()?.text()?;
         }
         std::thread::sleep(PAUSE);
