@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::separate::Parts;
-use super::{Dirty, Ledger, Merge};
+use super::{Dirty, Ledger};
 use crate::base::clock::Instant;
 use crate::base::ids::DocId;
 use crate::core::mover::{Entry, RetryState};
@@ -64,9 +64,7 @@ impl Ledger {
             }
             None => {
                 let Some(dirty) = self.dirty.commit_one(&id) else { return };
-                let mut merge =
-                    Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
-                let behind = self.dirty.withdraw(&id, |id, older, newer| merge.merge(id, older, newer));
+                let behind = self.dirty.withdraw(&id, |id, older, newer| self.merger.merge(id, older, newer));
                 let waiting = self.put_behind(&id);
                 let behind = self.one_after_the_other(&id, behind, waiting);
                 Apart { score, dirty, carry, since: now, due: now, behind, parts: None }
@@ -82,9 +80,7 @@ impl Ledger {
         match &mut apart.behind {
             None => apart.behind = Some((offset, newer)),
             Some((_, behind)) => {
-                let mut merge =
-                    Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
-                merge.merge(id, behind, newer);
+                self.merger.merge(id, behind, newer);
             }
         }
         None
@@ -106,9 +102,7 @@ impl Ledger {
                 && apart.parts.is_none()
                 && let Some((_, newer)) = apart.behind.take()
             {
-                let mut merge =
-                    Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
-                merge.merge(&id, &mut apart.dirty, newer);
+                self.merger.merge(&id, &mut apart.dirty, newer);
                 if apart.dirty.unmerged.is_some() {
                     let score = apart.score;
                     self.separate(id, score, RetryState::default(), now);
@@ -133,7 +127,7 @@ impl Ledger {
         }
         let Some(Apart { dirty, due, behind, .. }) = self.apart.remove(id) else { return false };
         self.due.remove(&(due, id.clone()));
-        self.bytes -= dirty.bytes;
+        self.merger.bytes -= dirty.bytes;
         if let Some((score, behind)) = behind {
             self.add(id.clone(), score, behind);
         }
@@ -143,15 +137,14 @@ impl Ledger {
     /// Removes a document from the batches: returns the offset of its first record, and all its records as one fold.
     pub(super) fn withdraw(&mut self, id: &DocId) -> Option<(i64, Dirty)> {
         let waiting = self.take_waiting(id);
-        let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
         let Some(Apart { score, mut dirty, due, behind, parts, .. }) = self.apart.remove(id) else {
-            let dirty = self.dirty.withdraw(id, |id, older, newer| merge.merge(id, older, newer));
+            let dirty = self.dirty.withdraw(id, |id, older, newer| self.merger.merge(id, older, newer));
             return self.one_after_the_other(id, dirty, waiting);
         };
         self.due.remove(&(due, id.clone()));
         let parts = parts.into_iter().flat_map(|parts| parts.rest).map(|part| part.dirty);
         for newer in parts.chain(behind.map(|(_, newer)| newer)) {
-            merge.merge(id, &mut dirty, newer);
+            self.merger.merge(id, &mut dirty, newer);
         }
         Some((score, dirty))
     }
@@ -164,9 +157,7 @@ impl Ledger {
     ) -> Option<(i64, Dirty)> {
         match (older, newer) {
             (Some((score, mut older)), Some((_, newer))) => {
-                let mut merge =
-                    Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
-                merge.merge(id, &mut older, newer);
+                self.merger.merge(id, &mut older, newer);
                 Some((score, older))
             }
             (one, other) => one.or(other),

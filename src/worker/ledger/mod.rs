@@ -10,7 +10,7 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `mod.rs` | records in, entries out, the watermark |
-//! | `merge.rs` | folds of one document that become one |
+//! | `merger.rs` | folds of one document that become one |
 //! | `settlement.rs` | what came of a batch |
 //! | `apart.rs` | entries to be retried after a pause |
 //! | `parked.rs` | entries that wait for their document's next record |
@@ -20,7 +20,7 @@
 //! | `sweeps.rs` | old copies that are left to delete |
 
 mod apart;
-mod merge;
+mod merger;
 mod parked;
 mod pending_fetches;
 mod separate;
@@ -35,7 +35,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use self::apart::Apart;
-use self::merge::Merge;
+use self::merger::Merger;
 use self::parked::Parked;
 use self::pending_fetches::{HeldFetch, PendingFetches};
 pub use self::separate::Reread;
@@ -117,7 +117,7 @@ impl Undeliverable {
 /// See the module documentation.
 #[derive(Debug, Clone)]
 pub struct Ledger {
-    rules: Rules,
+    merger: Merger,
     epoch: Epoch,
     dirty: DirtySet<DocId, Dirty>,
     parked: HashMap<DocId, Parked, ahash::RandomState>,
@@ -139,15 +139,12 @@ pub struct Ledger {
     sweeps: Sweeps,
     /// First offsets of dead letters in flight.
     dead_letters: BTreeMap<i64, u32>,
-    /// Folds that rejected a newer record; delivered with the next settlement.
-    rejected: Vec<Undeliverable>,
-    /// How many of these are known to be under way.
+    /// How many of the merger's rejected folds are known to be under way.
     rejected_seen: usize,
     withheld: HashMap<DocId, Withheld, ahash::RandomState>,
     /// What later writes supersede, if the partition is far behind.
     look_ahead: Option<Box<LookAhead>>,
     next_offset: Option<i64>,
-    bytes: usize,
 }
 
 /// A record needs others that were passed over for a write that has not come: the topic lost it meanwhile.
@@ -165,7 +162,7 @@ impl Ledger {
     /// A partition before its first record.
     pub fn new(rules: Rules, epoch: Epoch) -> Self {
         Self {
-            rules,
+            merger: Merger::new(rules),
             epoch,
             dirty: DirtySet::new(),
             parked: HashMap::default(),
@@ -179,18 +176,16 @@ impl Ledger {
             answers: HashMap::default(),
             sweeps: Sweeps::default(),
             dead_letters: BTreeMap::new(),
-            rejected: Vec::new(),
             rejected_seen: 0,
             withheld: HashMap::default(),
             look_ahead: None,
             next_offset: None,
-            bytes: 0,
         }
     }
 
     /// Uses these maps for all later records. Returns the position of the first such record.
     pub fn place_by(&mut self, map: Arc<GeoshardMap>, other: Option<Arc<GeoshardMap>>) -> Position {
-        (self.rules.map, self.rules.other_map) = (map, other);
+        (self.merger.rules.map, self.merger.rules.other_map) = (map, other);
         self.next_offset.and_then(|next| Position::new(self.epoch, next)).unwrap_or(Position::NONE)
     }
 
@@ -198,7 +193,7 @@ impl Ledger {
     /// is returned by [`Ledger::take_rejected`].
     pub fn take(&mut self, write: Write, now: Instant) {
         let offset = write.position.offset();
-        let (id, fold) = self.rules.fold(write);
+        let (id, fold) = self.merger.rules.fold(write);
         let dirty = Dirty::new(&id, Arc::new(fold), now);
         self.add_read(id, offset, offset, dirty);
     }
@@ -216,7 +211,7 @@ impl Ledger {
         };
         let offset = write.position.offset();
         let is_whole = matches!(write.body, Body::Index { .. } | Body::Delete);
-        let (id, mut fold) = self.rules.fold(write);
+        let (id, mut fold) = self.merger.rules.fold(write);
         let is_held = self.is_held(&id);
         let coming = Coming { id: &id, offset, targets: &fold.targets, is_whole, is_held, now, max_age };
         let passage = ahead.pass(coming);
@@ -264,7 +259,7 @@ impl Ledger {
 
     /// Adds the record at `offset`; `score`: the first one that it stands for.
     fn add_read(&mut self, id: DocId, offset: i64, score: i64, dirty: Dirty) {
-        self.bytes += dirty.bytes;
+        self.merger.bytes += dirty.bytes;
         let mut dirty = Some(dirty);
         if !self.fetching.is_empty() {
             dirty = dirty.and_then(|dirty| self.take_while_fetching(&id, dirty));
@@ -314,7 +309,7 @@ impl Ledger {
     /// Hands out the oldest dirty entries: unfinished ones of earlier batches that are due `now`, and new ones up to
     /// `max_documents` and about `max_bytes` in all, but at least one.
     pub fn hand_out(&mut self, max_documents: usize, max_bytes: usize, now: Instant) -> Vec<Entry> {
-        let rejected_before = self.rejected.len();
+        let rejected_before = self.merger.rejected.len();
         let mut entries =
             if self.due.is_empty() { Vec::new() } else { self.hand_out_apart(max_documents, now) };
         let held: usize = self.dirty.in_flight().map(|entry| entry.value.bytes).sum();
@@ -334,9 +329,8 @@ impl Ledger {
         let room = max_documents.max(1) - entries.len();
         let n = (self.dirty.in_flight_len() + affordable).min(room);
         entries.reserve(n);
-        let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
         let (carries, answers) = (&self.carries, &self.answers);
-        let handed_out = self.dirty.reserve(n, false, |id, older, newer| merge.merge(id, older, newer));
+        let handed_out = self.dirty.reserve(n, false, |id, older, newer| self.merger.merge(id, older, newer));
         let mut unmerged = Vec::new();
         entries.extend(handed_out.filter_map(|entry| {
             if entry.value.unmerged.is_some() {
@@ -353,7 +347,7 @@ impl Ledger {
         for (id, score) in unmerged {
             self.separate(id, score, RetryState::default(), now);
         }
-        if self.rejected.len() > rejected_before {
+        if self.merger.rejected.len() > rejected_before {
             self.take_back_rejecting(&mut entries, rejected_before);
         }
         entries
@@ -440,7 +434,7 @@ impl Ledger {
     /// Folds that a merge made undeliverable since the last call. The watermark already waits for them.
     pub fn take_rejected(&mut self) -> Vec<Undeliverable> {
         self.withhold_rejecting();
-        let rejected = std::mem::take(&mut self.rejected);
+        let rejected = std::mem::take(&mut self.merger.rejected);
         self.rejected_seen = 0;
         for Undeliverable { fold, .. } in &rejected {
             self.dead_letter_queued(fold.first.offset());
@@ -458,7 +452,7 @@ impl Ledger {
             self.dirty.lowest_score()
         };
         let dead_letters = self.dead_letters.first_key_value().map(|(offset, _)| *offset);
-        let rejected = self.rejected.iter().map(|rejected| rejected.fold.first.offset()).min();
+        let rejected = self.merger.rejected.iter().map(|rejected| rejected.fold.first.offset()).min();
         let apart =
             [self.lowest_apart(), self.lowest_fetching(), self.lowest_withheld(), self.lowest_swept()];
         let passed_over = self.look_ahead.as_ref().and_then(|ahead| ahead.first_owed());
@@ -515,7 +509,7 @@ impl Ledger {
 
     /// Bytes held by all folds.
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.merger.bytes
     }
 
     /// Whether any dirty document can be worked on.
@@ -536,8 +530,7 @@ impl Ledger {
     }
 
     fn add_pending(&mut self, id: DocId, score: i64, dirty: Dirty) {
-        let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
-        self.dirty.add(id, score, dirty, |id, older, newer| merge.merge(id, older, newer));
+        self.dirty.add(id, score, dirty, |id, older, newer| self.merger.merge(id, older, newer));
     }
 
     fn commit(&mut self, id: &DocId) {
@@ -545,7 +538,7 @@ impl Ledger {
             return;
         }
         if let Some(done) = self.dirty.commit_one(id) {
-            self.bytes -= done.bytes;
+            self.merger.bytes -= done.bytes;
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Entries that wait for their document's next record, since an earlier owner had folded further (protocol, step 1).
 
-use super::{Dirty, Ledger, Merge};
+use super::{Dirty, Ledger};
 use crate::base::ids::DocId;
 use crate::base::position::Position;
 use crate::core::mover::RetryState;
@@ -29,14 +29,13 @@ impl Ledger {
             && self.dirty.in_flight().all(|entry| awaits_commit(entry.key))
             && self.apart.values().all(|apart| apart.carry.awaits_commit);
         let nothing_comes =
-            self.dead_letters.is_empty() && self.rejected.is_empty() && self.fetching.is_empty();
+            self.dead_letters.is_empty() && self.merger.rejected.is_empty() && self.fetching.is_empty();
         is_stuck && nothing_comes && !self.parked.is_empty()
     }
 
     pub(super) fn take_while_parked(&mut self, id: DocId, offset: i64, dirty: Dirty) {
         let Some(parked) = self.parked.get_mut(&id) else { return self.add(id, offset, dirty) };
-        let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
-        merge.merge(&id, &mut parked.dirty, dirty);
+        self.merger.merge(&id, &mut parked.dirty, dirty);
         if parked.dirty.last() >= parked.until {
             self.unpark(&id, RetryState::default());
         }

@@ -1,6 +1,6 @@
 //! Documents that wait for the source of truth: in no batch, and holding the watermark (protocol, "Refeed").
 
-use super::{Dirty, Ledger, Merge};
+use super::{Dirty, Ledger};
 use crate::base::ids::DocId;
 use crate::core::mover::{Entry, FetchedDocument, RetryState, SourceAnswer};
 use crate::worker::refeed::{FetchRequest, FetchWaiter, Held};
@@ -43,7 +43,7 @@ impl Ledger {
             SourceAnswer::Document(document) => document.len(),
             SourceAnswer::Gone | SourceAnswer::Unusable(_) => 0,
         };
-        self.bytes += bytes;
+        self.merger.bytes += bytes;
         let fetched = FetchedDocument { after: request.after, answer };
         self.answers.insert(request.id.clone(), HeldFetch { fetched, bytes, _held: held });
         self.resume(&request.id);
@@ -65,8 +65,7 @@ impl Ledger {
     /// Adds a record to a waiting document, or gives it back. A record that replaces the whole document ends the wait.
     pub(super) fn take_while_fetching(&mut self, id: &DocId, newer: Dirty) -> Option<Dirty> {
         let Some(fetching) = self.fetching.get_mut(id) else { return Some(newer) };
-        let mut merge = Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
-        merge.merge(id, &mut fetching.dirty, newer);
+        self.merger.merge(id, &mut fetching.dirty, newer);
         if fetching.dirty.fold.whole_at > Some(fetching.request.after) {
             self.resume(id);
         }
@@ -85,7 +84,7 @@ impl Ledger {
         if !self.answers.is_empty()
             && let Some(kept) = self.answers.remove(id)
         {
-            self.bytes -= kept.bytes;
+            self.merger.bytes -= kept.bytes;
         }
     }
 

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::{Dirty, Ledger, Merge, Undeliverable};
+use super::{Dirty, Ledger, Undeliverable};
 use crate::base::clock::Instant;
 use crate::base::ids::DocId;
 use crate::core::fold::Fold;
@@ -94,14 +94,12 @@ impl Ledger {
         let Some(apart) = self.apart.get_mut(id) else { return };
         if let Some(patches) = apart.dirty.unmerged.take() {
             let dirty = &mut apart.dirty;
-            let mut merge =
-                Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
-            if let Err(rejected) = merge.absorb(&mut dirty.fold, patches) {
-                merge.refuse(id, &mut dirty.fold, *rejected, Some(why));
+            if let Err(rejected) = self.merger.absorb(&mut dirty.fold, patches) {
+                self.merger.refuse(id, &mut dirty.fold, *rejected, Some(why));
             }
-            self.bytes -= dirty.bytes;
+            self.merger.bytes -= dirty.bytes;
             dirty.bytes = dirty.held_bytes(id);
-            self.bytes += dirty.bytes;
+            self.merger.bytes += dirty.bytes;
             apart.parts = None;
             return self.make_due(id);
         }
@@ -119,7 +117,13 @@ impl Ledger {
         );
         let fold = Arc::unwrap_or_clone(apart.dirty.fold.clone());
         refusal.detail.push_str(&untried(&fold, why));
-        self.rejected.push(Undeliverable { id: id.clone(), fold, refusal, stage: "write", record: None });
+        self.merger.rejected.push(Undeliverable {
+            id: id.clone(),
+            fold,
+            refusal,
+            stage: "write",
+            record: None,
+        });
         self.commit_apart(id);
     }
 
@@ -129,38 +133,37 @@ impl Ledger {
         let Some(parts) = &mut apart.parts else { return 0 };
         let count = u32::try_from(records.len()).unwrap_or(u32::MAX);
         let gone = apart.dirty.newest().records.saturating_sub(count);
-        let (since, rules) = (apart.dirty.since, &self.rules);
+        let since = apart.dirty.since;
         let mut decided = apart.carry.decided.take();
         let mut rest: VecDeque<Part> = VecDeque::with_capacity(records.len() + 1);
         if apart.dirty.unmerged.is_some() {
             let older = Dirty::new(id, apart.dirty.fold.clone(), since);
-            self.bytes += older.bytes;
+            self.merger.bytes += older.bytes;
             rest.push_back(Part { dirty: older, record: None });
         }
         for (write, record) in records {
-            let (id, mut fold) = rules.fold(write);
+            let (id, mut fold) = self.merger.rules.fold(write);
             let decided = decided.as_mut().filter(|decided| fold.last <= decided.to);
             let is_decided = decided.is_some();
             if let Some(base) = decided.and_then(|decided| decided.base.as_mut())
-                && let Err(refusal) = rules.change(base, &fold)
+                && let Err(refusal) = self.merger.rules.change(base, &fold)
             {
                 let record = Some(Arc::new(record.clone()));
                 let bad =
                     Undeliverable { id: id.clone(), fold: fold.clone(), refusal, stage: "write", record };
-                self.rejected.push(bad);
+                self.merger.rejected.push(bad);
                 fold.leave_out();
             }
             let mut dirty = Dirty::new(&id, Arc::new(fold), since);
             match rest.back_mut().filter(|_| is_decided) {
                 Some(decided) => {
-                    self.bytes += dirty.bytes;
-                    let mut merge = Merge { rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
-                    merge.merge(&id, &mut decided.dirty, dirty);
+                    self.merger.bytes += dirty.bytes;
+                    self.merger.merge(&id, &mut decided.dirty, dirty);
                     decided.record = None;
                 }
                 None => {
                     dirty.bytes += record.bytes();
-                    self.bytes += dirty.bytes;
+                    self.merger.bytes += dirty.bytes;
                     rest.push_back(Part { dirty, record: Some(Arc::new(record)) });
                 }
             }
@@ -183,7 +186,7 @@ impl Ledger {
         apart.since = apart.due;
         apart.score = dirty.fold.first.offset();
         let done = std::mem::replace(&mut apart.dirty, dirty);
-        self.bytes -= done.bytes;
+        self.merger.bytes -= done.bytes;
         self.make_due(id);
         true
     }

@@ -165,7 +165,7 @@ impl Ledger {
         self.sweeps.count += sweeps.len();
         let group = Group::new(sweeps)?;
         self.sweeps.hold(group.lowest());
-        self.bytes += group.bytes();
+        self.merger.bytes += group.bytes();
         Some(group)
     }
 
@@ -190,12 +190,12 @@ impl Ledger {
             && first.key().0 <= now
         {
             let (key, group) = first.remove_entry();
-            self.bytes -= group.bytes();
+            self.merger.bytes -= group.bytes();
             self.sweeps.release(group.lowest());
             let (taken, left) = group.take(max - sweeps.len());
             sweeps.extend(taken);
             if let Some(group) = left {
-                self.bytes += group.bytes();
+                self.merger.bytes += group.bytes();
                 self.sweeps.hold(group.lowest());
                 self.sweeps.due.insert(key, group);
             }

@@ -5,7 +5,7 @@
 //! The waiting records are in two folds, so that a document whose records are refused one after the other makes progress: each fold waits
 //! for the dead letters about its own and earlier records, and not for those that are sent while it waits.
 
-use super::{Dirty, Ledger, Merge};
+use super::{Dirty, Ledger};
 use crate::base::clock::Instant;
 use crate::base::ids::DocId;
 use crate::base::sabotage::{self, Sabotage};
@@ -46,7 +46,7 @@ impl Ledger {
 
     /// Withholds the documents whose folds have rejected a record since the last call.
     pub(super) fn withhold_rejecting(&mut self) {
-        while let Some(rejected) = self.rejected.get(self.rejected_seen) {
+        while let Some(rejected) = self.merger.rejected.get(self.rejected_seen) {
             let (id, at) = (rejected.id.clone(), rejected.fold.first);
             self.rejected_seen += 1;
             let is_behind = self.apart.get(&id).is_some_and(|apart| apart.dirty.last() < at);
@@ -60,7 +60,8 @@ impl Ledger {
 
     /// Takes entries back out of a batch whose folds have just rejected a record: those from `from` on.
     pub(super) fn take_back_rejecting(&mut self, entries: &mut Vec<Entry>, from: usize) {
-        let ids: Vec<DocId> = self.rejected[from..].iter().map(|rejected| rejected.id.clone()).collect();
+        let ids: Vec<DocId> =
+            self.merger.rejected[from..].iter().map(|rejected| rejected.id.clone()).collect();
         self.withhold_rejecting();
         for id in &ids {
             let place = entries.iter().position(|entry| entry.id == *id);
@@ -107,13 +108,11 @@ impl Ledger {
             }
             (Some(_), None) => withheld.behind = Some((score, newer)),
             (Some(_), Some((_, behind))) => {
-                let rejected_before = self.rejected.len();
-                let mut merge =
-                    Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
-                merge.merge(id, behind, newer);
-                if self.rejected.len() > rejected_before {
+                let rejected_before = self.merger.rejected.len();
+                self.merger.merge(id, behind, newer);
+                if self.merger.rejected.len() > rejected_before {
                     // Counts as seen: it moves before those that are not.
-                    self.rejected.swap(self.rejected_seen, rejected_before);
+                    self.merger.rejected.swap(self.rejected_seen, rejected_before);
                     self.rejected_seen += 1;
                     withheld.later_dead_letters += 1;
                 }
@@ -160,9 +159,7 @@ impl Ledger {
         let (waiting, behind) = (withheld.waiting.take(), withheld.behind.take());
         let (score, mut waiting) = waiting?;
         if let Some((_, behind)) = behind {
-            let mut merge =
-                Merge { rules: &self.rules, bytes: &mut self.bytes, rejected: &mut self.rejected };
-            merge.merge(id, &mut waiting, behind);
+            self.merger.merge(id, &mut waiting, behind);
         }
         Some((score, waiting))
     }

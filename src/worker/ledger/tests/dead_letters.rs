@@ -22,7 +22,7 @@ fn a_patch_that_spoils_its_document_is_rejected_and_the_document_waits_until_tha
     let mut ledger = ledger();
     ledger.take(index("a", 10), at(1));
     ledger.take(spoiling_patch("a", 11), at(1));
-    assert_eq!(ledger.rejected.len(), 1);
+    assert_eq!(ledger.merger.rejected.len(), 1);
     assert!(ledger.hand_out(9, usize::MAX, NOW).is_empty());
     assert_eq!((ledger.watermark(), ledger.documents(), ledger.has_work()), (Some(10), 1, false));
     let [letter] = &ledger.take_rejected()[..] else { panic!("one letter") };

@@ -9,19 +9,27 @@ use crate::base::sabotage::{self, Sabotage};
 use crate::core::fold::{Fold, Rejected};
 use crate::core::mover::{Refusal, Rules};
 
-/// Folds a newer value of a document into an older one, keeping the byte count.
-pub(super) struct Merge<'a> {
-    pub(super) rules: &'a Rules,
-    pub(super) bytes: &'a mut usize,
-    pub(super) rejected: &'a mut Vec<Undeliverable>,
+/// Merges folds, and counts the bytes that all of a ledger's hold.
+#[derive(Debug, Clone)]
+pub(super) struct Merger {
+    pub(super) rules: Rules,
+    /// Memory cost of all folds, in bytes.
+    pub(super) bytes: usize,
+    /// Folds that rejected a newer record; delivered with the next settlement.
+    pub(super) rejected: Vec<Undeliverable>,
 }
 
-impl Merge<'_> {
+impl Merger {
+    pub(super) fn new(rules: Rules) -> Self {
+        Self { rules, bytes: 0, rejected: Vec::new() }
+    }
+
+    /// Folds a newer value of a document into an older one.
     pub(super) fn merge(&mut self, id: &DocId, older: &mut Dirty, mut newer: Dirty) {
         if sabotage::is(Sabotage::LoseAFold) {
             Arc::make_mut(&mut newer.fold).content = older.fold.content.clone();
         }
-        *self.bytes -= older.bytes + newer.bytes;
+        self.bytes -= older.bytes + newer.bytes;
         older.since = older.since.min(newer.since);
         // Combined, the rejected and the new patches may make a valid document.
         let newest = match older.unmerged.take() {
@@ -48,7 +56,7 @@ impl Merge<'_> {
             }
         };
         older.bytes = older.held_bytes(id);
-        *self.bytes += older.bytes;
+        self.bytes += older.bytes;
     }
 
     /// `older` is unchanged if it rejects `newer`.
