@@ -104,12 +104,25 @@ pub fn fresh_name(what: &str) -> Result<String> {
     Ok(format!("{what}{:x}", std::time::UNIX_EPOCH.elapsed()?.as_millis()))
 }
 
-/// Both begin with what the other wrote refreshed and its garbage cooled down.
-pub fn settle(http: &reqwest::blocking::Client, elasticsearch: &str, name: &str) -> Result<()> {
+/// A lap begins when nothing is left to do of the one before, whoever ran it: no index holds unrefreshed documents in memory,
+/// no segments are merged, garbage has cooled down.
+pub fn settle(http: &reqwest::blocking::Client, elasticsearch: &str) -> Result<()> {
     const PAUSE: Duration = Duration::from_secs(2);
-    http.post(format!("{elasticsearch}/{name}-*/_refresh")).send()?.error_for_status()?;
-    std::thread::sleep(PAUSE);
-    Ok(())
+    const MERGES_END_WITHIN: Duration = Duration::from_secs(60);
+    http.post(format!("{elasticsearch}/_refresh")).send()?.error_for_status()?;
+    let began = Instant::now();
+    loop {
+        std::thread::sleep(PAUSE);
+        let url = format!("{elasticsearch}/_stats/merge?filter_path=_all.total.merges.current");
+        let stats: serde_json::Value = http.get(url).send()?.error_for_status()?.json()?;
+        let current = stats["_all"]["total"]["merges"]["current"].as_u64();
+        if current.context("elasticsearch counts no merges")? == 0 {
+            return Ok(());
+        }
+        if began.elapsed() > MERGES_END_WITHIN {
+            bail!("elasticsearch still merges segments, {} s after a lap", MERGES_END_WITHIN.as_secs());
+        }
+    }
 }
 
 /// CPU seconds so far of the racer with this process id, of Elasticsearch with all its nodes, and of Kafka.
@@ -454,7 +467,7 @@ impl Field {
     }
 
     fn settle(&self) -> Result<()> {
-        settle(&self.http, &self.elasticsearch, &self.name)
+        settle(&self.http, &self.elasticsearch)
     }
 
     /// Every document is there, once.

@@ -199,15 +199,13 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
     let rounds = options.rounds;
     if options.runs("new") {
         for round in 0..=rounds {
-            let mut racers = [Racer::Raw, Racer::Geofold];
-            racers.rotate_left(round % 2);
-            for racer in racers {
-                let lap = field.new_documents(racer, round)?;
+            for racer in in_turn(round, peer.is_some()) {
+                let lap = match (racer, &mut peer) {
+                    (Racer::Plain, _) => field.plain_new_documents(round)?,
+                    (Racer::Peer, Some(peer)) => peer.new_documents(round)?,
+                    _ => field.new_documents(racer, round)?,
+                };
                 report.add(round, Workload::New, racer, lap);
-            }
-            report.add(round, Workload::New, Racer::Plain, field.plain_new_documents(round)?);
-            if let Some(peer) = &mut peer {
-                report.add(round, Workload::New, Racer::Peer, peer.new_documents(round)?);
             }
         }
     }
@@ -217,15 +215,13 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
         }
         // The first round of each is not counted: caches and the servers' compilers warm up.
         for round in 0..=rounds {
-            let mut racers = [Racer::Raw, Racer::Geofold];
-            racers.rotate_left(round % 2);
-            for racer in racers {
-                let lap = field.in_place(racer, round, workload == Workload::Cold)?;
+            for racer in in_turn(round, peer.is_some()) {
+                let lap = match (racer, &mut peer) {
+                    (Racer::Plain, _) => field.plain_in_place(&mut plain)?,
+                    (Racer::Peer, Some(peer)) => peer.in_place()?,
+                    _ => field.in_place(racer, round, workload == Workload::Cold)?,
+                };
                 report.add(round, workload, racer, lap);
-            }
-            report.add(round, workload, Racer::Plain, field.plain_in_place(&mut plain)?);
-            if let Some(peer) = &mut peer {
-                report.add(round, workload, Racer::Peer, peer.in_place()?);
             }
         }
     }
@@ -248,6 +244,15 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
     }
     report.peak_mebibytes = Some(field.peak_mebibytes()?);
     field.check_count()
+}
+
+/// Who races in a round, in order: each round begins with another racer, since the first may find what a round before has left.
+fn in_turn(round: usize, with_peer: bool) -> Vec<Racer> {
+    let mut racers = vec![Racer::Raw, Racer::Geofold, Racer::Plain];
+    racers.extend(with_peer.then_some(Racer::Peer));
+    let count = racers.len();
+    racers.rotate_left(round % count);
+    racers
 }
 
 /// Everybody moves, in indices that are refreshed as those that somebody searches.

@@ -119,7 +119,7 @@ logger: {{level: WARN}}
     fn lap(&mut self, events: &[Event]) -> Result<Lap> {
         const TIMEOUT: Duration = Duration::from_secs(600);
         self.topic.produce(events, &mut [], Some(&self.name))?;
-        settle(&self.http, &self.elasticsearch, &self.name)?;
+        settle(&self.http, &self.elasticsearch)?;
         let (before, costs_before) = (self.sent().unwrap_or(0), costs(&self.stack, self.child.id())?);
         let looks = Looks::begin(events.len() as u64);
         self.topic.show()?;
