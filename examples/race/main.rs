@@ -197,9 +197,15 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
     field.first_documents()?;
     let mut plain = field.plain_documents()?;
     let rounds = options.rounds;
+    let with_peer = |racers: &[Racer]| {
+        let mut racers = racers.to_vec();
+        racers.extend(options.peer.as_ref().map(|_| Racer::Peer));
+        racers
+    };
+    let racers = with_peer(&[Racer::Raw, Racer::Geofold, Racer::Plain]);
     if options.runs("new") {
         for round in 0..=rounds {
-            for racer in in_turn(round, peer.is_some()) {
+            for racer in in_turn(round, &racers) {
                 let lap = match (racer, &mut peer) {
                     (Racer::Plain, _) => field.plain_new_documents(round)?,
                     (Racer::Peer, Some(peer)) => peer.new_documents(round)?,
@@ -215,7 +221,7 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
         }
         // The first round of each is not counted: caches and the servers' compilers warm up.
         for round in 0..=rounds {
-            for racer in in_turn(round, peer.is_some()) {
+            for racer in in_turn(round, &racers) {
                 let lap = match (racer, &mut peer) {
                     (Racer::Plain, _) => field.plain_in_place(&mut plain)?,
                     (Racer::Peer, Some(peer)) => peer.in_place()?,
@@ -226,11 +232,14 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
         }
     }
     if options.runs("hot-keys") {
+        let racers = with_peer(&[Racer::Geofold]);
         for round in 0..=rounds {
-            let lap = field.hot_keys(options.backlog.min(SINK_RECORDS))?;
-            report.add(round, Workload::HotKeys, Racer::Geofold, lap);
-            if let Some(peer) = &mut peer {
-                report.add(round, Workload::HotKeys, Racer::Peer, peer.hot_keys()?);
+            for racer in in_turn(round, &racers) {
+                let lap = match (racer, &mut peer) {
+                    (Racer::Peer, Some(peer)) => peer.hot_keys()?,
+                    _ => field.hot_keys(options.backlog.min(SINK_RECORDS))?,
+                };
+                report.add(round, Workload::HotKeys, racer, lap);
             }
         }
     }
@@ -247,12 +256,8 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
 }
 
 /// Who races in a round, in order: each round begins with another racer, since the first may find what a round before has left.
-fn in_turn(round: usize, with_peer: bool) -> Vec<Racer> {
-    let mut racers = vec![Racer::Raw, Racer::Geofold, Racer::Plain];
-    racers.extend(with_peer.then_some(Racer::Peer));
-    let count = racers.len();
-    racers.rotate_left(round % count);
-    racers
+fn in_turn(round: usize, racers: &[Racer]) -> impl Iterator<Item = Racer> {
+    racers.iter().copied().cycle().skip(round % racers.len()).take(racers.len())
 }
 
 /// Everybody moves, in indices that are refreshed as those that somebody searches.
@@ -265,14 +270,15 @@ fn race_moves(options: &Options, field: &mut Field, plain: &mut Crowd, report: &
         field.refresh_every("1s")?;
     }
     for round in 0..=options.rounds {
-        let mut racers = [Racer::Geofold, Racer::Realtime];
-        racers.rotate_left(round % 2);
-        for racer in racers {
-            let field = if racer == Racer::Geofold { &mut *field } else { &mut realtime };
-            report.add(round, Workload::Moves, racer, field.moves()?);
+        for racer in in_turn(round, &[Racer::Geofold, Racer::Realtime, Racer::Plain, Racer::Naive]) {
+            let lap = match racer {
+                Racer::Plain => field.plain_moves(plain)?,
+                Racer::Naive => field.naive_moves()?,
+                Racer::Realtime => realtime.moves()?,
+                _ => field.moves()?,
+            };
+            report.add(round, Workload::Moves, racer, lap);
         }
-        report.add(round, Workload::Moves, Racer::Plain, field.plain_moves(plain)?);
-        report.add(round, Workload::Moves, Racer::Naive, field.naive_moves()?);
     }
     realtime.check_count()
 }
