@@ -58,7 +58,7 @@ const SINK_PEOPLE: usize = 400_000;
 const BACKLOG_PEOPLE: usize = 200_000;
 /// Records of a round with a null sink, and of one with hot keys: about ten seconds, so that how it begins and ends does not
 /// matter.
-const SINK_RECORDS: usize = 2_400_000;
+const SINK_RECORDS: usize = 4_800_000;
 
 /// Race geofold against a raw _bulk loader, a peer and the naive flow. Variables GEOFOLD_SECTION__KEY change the worker's
 /// configuration.
