@@ -1,7 +1,7 @@
 //! geofold against others, on a real Kafka and a real Elasticsearch: what does it cost to go through geofold?
 //!
-//! `dev/race` starts the servers, runs this, and stops them. The racers take turns at each workload, round by round; who goes
-//! first alternates, so that a machine that gets faster or slower favours no racer over two rounds.
+//! `dev/race` starts the servers, runs this, and stops them. The racers take turns at each workload, and each round
+//! begins with the next of them, so that a machine that gets faster or slower favours none over as many rounds as there are racers.
 //!
 //! | file | what it holds |
 //! |---|---|
@@ -82,7 +82,7 @@ struct Options {
     /// Documents; not more than placements are cached.
     #[arg(long, default_value_t = 150_000)]
     documents: usize,
-    /// Rounds of each workload; best an even number.
+    /// Rounds of each workload; best a multiple of the racers: four, or three at some workloads without a peer.
     #[arg(long, default_value_t = 4)]
     rounds: usize,
     /// Records of the workloads without Elasticsearch, and of the backlog.
