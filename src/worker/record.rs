@@ -10,6 +10,7 @@ use rdkafka::message::{BorrowedMessage, Headers, OwnedHeaders};
 use super::budget::RECORD_OVERHEAD_BYTES;
 use crate::base::headers::OP_HEADER;
 use crate::core::decode::{Decoder, LocationPath, OP_TWICE, RawRecord};
+use crate::io::kafka::owned_headers;
 use crate::support::config::Config;
 
 /// How a worker reads records; `location` is `documents.location`.
@@ -51,7 +52,7 @@ impl Record {
             offset: message.offset(),
             key: key.map(|_| key_bytes),
             value: value.map(|_| both),
-            headers: message.headers().map(|headers| headers.detach()),
+            headers: message.headers().map(owned_headers),
         }
     }
 

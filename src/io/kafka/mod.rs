@@ -14,12 +14,15 @@ use std::time::{Duration, Instant};
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::consumer::{BaseConsumer, Consumer as _, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::message::{BorrowedHeaders, OwnedHeaders};
 use rdkafka::metadata::MetadataBroker;
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use thiserror::Error;
 
 use self::login::{Login, NoToken};
+#[cfg(test)]
+pub(crate) use self::native::produce_with_header;
 use crate::support::config::{Config, Properties};
 
 /// A consumer that has no context of its own.
@@ -113,6 +116,11 @@ pub fn commit_with_answer<C: ConsumerContext>(
     offsets: &TopicPartitionList,
 ) -> KafkaResult<()> {
     native::commit_with_answer(consumer, offsets)
+}
+
+/// A copy of headers. A name that is not valid UTF-8 gets replacement characters; rust-rdkafka's own functions panic at it.
+pub fn owned_headers(headers: &BorrowedHeaders) -> OwnedHeaders {
+    native::owned_headers(headers)
 }
 
 /// The offset after everything polled of a partition, including offsets without records. `None`: nothing polled since the

@@ -14,6 +14,8 @@
 //!
 //! Where one partition is read, the leader epochs beside offsets, and the beginning of a partition that librdkafka knows.
 //!
+//! Headers whose names are not valid UTF-8: rust-rdkafka 0.39 panics at these, and any producer can write them.
+//!
 //! The partition that a producer's partitioner chooses for a key, without producing anything.
 //!
 //! More brokers for a client that has lost all of its own.
@@ -35,6 +37,7 @@ use rdkafka::TopicPartitionList;
 use rdkafka::client::{Client, ClientContext, OAuthToken};
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult};
+use rdkafka::message::{BorrowedHeaders, Header, Headers, OwnedHeaders};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka_sys as sys;
 
@@ -126,6 +129,30 @@ pub(super) fn known_beginning<C: ConsumerContext>(
         );
     }
     low
+}
+
+/// A copy of headers, in which a name that is not valid UTF-8 has replacement characters.
+pub(super) fn owned_headers(headers: &BorrowedHeaders) -> OwnedHeaders {
+    // What rust-rdkafka gives as a reference is librdkafka's pointer itself; it has no function for it.
+    let native: *const sys::rd_kafka_headers_t = std::ptr::from_ref(headers).cast();
+    let count = headers.count();
+    let mut owned = OwnedHeaders::new_with_capacity(count);
+    for number in 0..count {
+        let (mut name, mut value, mut size) = (std::ptr::null(), std::ptr::null(), 0);
+        // SAFETY: the headers are alive while they are borrowed, and all three may be written to.
+        let code = unsafe { sys::rd_kafka_header_get_all(native, number, &mut name, &mut value, &mut size) };
+        if code != NO_ERROR {
+            break;
+        }
+        // SAFETY: librdkafka terminates the name, the value is null or as long as said, and both live as long as the headers.
+        let (name, value) = unsafe {
+            let value: Option<&[u8]> =
+                (!value.is_null()).then(|| std::slice::from_raw_parts(value.cast(), size));
+            (CStr::from_ptr(name).to_string_lossy(), value)
+        };
+        owned = owned.insert(Header { key: &name, value });
+    }
+    owned
 }
 
 /// Lets what is fetched of a partition come with the consumer's polls, or stay in the partition's own queue, where
@@ -402,4 +429,43 @@ impl<T> Drop for Owned<T> {
         // SAFETY: alive and owned by this value alone since `new`, by whose contract the function is the right one.
         unsafe { (self.destroy)(self.pointer.as_ptr()) }
     }
+}
+
+/// Produces a document with a header whose name any bytes may be; rust-rdkafka only takes UTF-8.
+#[cfg(test)]
+pub(crate) fn produce_with_header<C: ClientContext>(
+    client: &Client<C>,
+    topic: &CStr,
+    key: &CStr,
+    document: &CStr,
+    header: (&CStr, &CStr),
+) {
+    use sys::rd_kafka_vtype_t as vtype;
+
+    let (name, value) = header;
+    let bytes = |text: &CStr| text.to_bytes().len();
+    // SAFETY: the client is alive, each argument is of the type that its tag demands, and librdkafka copies all texts.
+    let code = unsafe {
+        sys::rd_kafka_producev(
+            client.native_ptr(),
+            vtype::RD_KAFKA_VTYPE_TOPIC,
+            topic.as_ptr(),
+            vtype::RD_KAFKA_VTYPE_PARTITION,
+            0_i32,
+            vtype::RD_KAFKA_VTYPE_MSGFLAGS,
+            sys::RD_KAFKA_MSG_F_COPY,
+            vtype::RD_KAFKA_VTYPE_KEY,
+            key.as_ptr(),
+            bytes(key),
+            vtype::RD_KAFKA_VTYPE_VALUE,
+            document.as_ptr(),
+            bytes(document),
+            vtype::RD_KAFKA_VTYPE_HEADER,
+            name.as_ptr(),
+            value.as_ptr(),
+            bytes(value),
+            vtype::RD_KAFKA_VTYPE_END,
+        )
+    };
+    assert_eq!(code, NO_ERROR);
 }

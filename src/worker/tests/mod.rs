@@ -9,6 +9,7 @@ mod rereads;
 mod stops;
 
 use std::collections::BTreeMap;
+use std::ffi::{CStr, CString};
 
 use rdkafka::ClientConfig;
 use rdkafka::consumer::BaseConsumer;
@@ -25,6 +26,7 @@ use crate::base::clock::BootClock;
 use crate::base::position::Epoch;
 use crate::core::counting::facets::FacetRules;
 use crate::core::counting::increment::Increment;
+use crate::io::kafka::produce_with_header;
 use crate::support::config::{self, ByteSize, DeadLetterPolicy, GroupProtocol};
 use crate::support::supervisor::LostTasks;
 use crate::testkit::testing::{MemoryElastic, Merger, recount, rules, six_faces};
@@ -238,6 +240,35 @@ async fn debezium_change_events_yield_their_rows() {
     let worker = world.start(&config);
     world.until_done().await;
     worker.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn header_whose_name_is_not_utf8_stops_no_partition() {
+    const DOCUMENT: &CStr = cr#"{"location":[13.4,52.5],"n":1}"#;
+    let mut world = World::new();
+    let topic = CString::new(TOPIC).unwrap();
+    let header = (c"caf\xe9", c"1");
+    produce_with_header(world.producer.client(), &topic, c"a", DOCUMENT, header);
+    produce_with_header(world.producer.client(), &topic, c"a", c"{", header);
+    produce_with_header(world.producer.client(), &topic, c"b", DOCUMENT, header);
+    world.producer.flush(PATIENCE).unwrap();
+    world.ends.insert(0, 3);
+    for id in ["a", "b"] {
+        world.wanted.insert(id.to_owned(), DOCUMENT.to_str().unwrap().to_owned());
+    }
+    let mut config = world.config();
+    config.dead_letter.policy = DeadLetterPolicy::Topic;
+    config.dead_letter.topic = Some("dead".to_owned());
+    world.broker.create_topic("dead", 1, 1).unwrap();
+    let worker = world.start(&config);
+    world.until_done().await;
+    worker.stop().await.unwrap();
+    let mut dead = TopicPartitionList::new();
+    dead.add_partition_offset("dead", 0, Offset::Beginning).unwrap();
+    world.group.assign(&dead).unwrap();
+    let letter = world.group.poll(PATIENCE).unwrap().unwrap();
+    let names = letter.headers().unwrap().iter().map(|header| header.key.to_owned());
+    assert!(names.into_iter().any(|name| name == "caf\u{fffd}"), "it is dead-lettered with its headers");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
