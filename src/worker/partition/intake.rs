@@ -75,10 +75,13 @@ impl PartitionTask {
         let cost = record.bytes();
         match self.partition.context.decoder.decode(record.raw(self.partition.number), &mut self.schemas) {
             Ok(write) => {
-                self.traces.note(&write.id, record.headers.as_ref(), record.offset);
+                let Record { offset, key, value, headers } = record;
+                // Giving up a share of the bytes waits for what this CPU has stored, so before the write is.
+                drop((key, value));
+                self.traces.note(&write.id, headers.as_ref(), offset);
                 let max_age = self.max_dirty_age();
                 if let Err(lost) = self.ledger.take_or_pass_over(write, max_age, now) {
-                    self.stop(Some(record.offset), &lost.to_string());
+                    self.stop(Some(offset), &lost.to_string());
                 }
                 self.send_rejected();
             }
