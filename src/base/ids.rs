@@ -8,34 +8,27 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use super::shard_names;
+
 /// Elasticsearch's limit on the bytes of an `_id`.
 pub const MAX_DOC_ID_BYTES: usize = 512;
 
-/// The text of an id. Mostly clones are compared, which are equal without being read; `Arc<str>` would read both.
+/// A document's id: the Kafka key and the Elasticsearch `_id`. Cheap to clone; ordered by bytes.
 #[derive(Clone, Eq, PartialOrd, Ord)]
-struct SharedText(Arc<str>);
+pub struct DocId(Arc<str>);
 
-impl PartialEq for SharedText {
+impl PartialEq for DocId {
+    /// Mostly clones are compared, which are equal without being read; `Arc<str>` would read both.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0) || self.0 == other.0
     }
 }
 
-impl Hash for SharedText {
+impl Hash for DocId {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.0.hash(state);
     }
 }
-
-impl From<&str> for SharedText {
-    fn from(text: &str) -> Self {
-        Self(text.into())
-    }
-}
-
-/// A document's id: the Kafka key and the Elasticsearch `_id`. Cheap to clone; ordered by bytes.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct DocId(SharedText);
 
 /// Why a Kafka key cannot be a document id.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -64,7 +57,7 @@ impl DocId {
 
     /// The id as text.
     pub fn as_str(&self) -> &str {
-        &self.0.0
+        &self.0
     }
 }
 
@@ -86,9 +79,23 @@ impl fmt::Debug for DocId {
     }
 }
 
-/// A geoshard's id: the part of its index name after the prefix. Lower-case letters, digits, `-` and `_`.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ShardId(SharedText);
+/// A geoshard's id: the part of its index name after the prefix. Lower-case letters, digits, `-` and `_`. Its text lives as long as
+/// the process (`shard_names.rs`), so that clones cost nothing.
+#[derive(Clone, Eq, PartialOrd, Ord)]
+pub struct ShardId(&'static str);
+
+impl PartialEq for ShardId {
+    /// Equal names are one text.
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+}
+
+impl Hash for ShardId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
 
 /// Why a text is not a geoshard id.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -117,17 +124,15 @@ impl ShardId {
         if Self::RESERVED.contains(&id) {
             return bad("this name is reserved for geofold's own index");
         }
-        Ok(Self(id.into()))
-    }
-
-    /// The same id, whose text is not shared with this one.
-    pub fn unshared(&self) -> Self {
-        Self(self.as_str().into())
+        match shard_names::interned(id) {
+            Some(name) => Ok(Self(name)),
+            None => bad("this process has met too many other ids; restart it"),
+        }
     }
 
     /// The id as text.
-    pub fn as_str(&self) -> &str {
-        &self.0.0
+    pub fn as_str(&self) -> &'static str {
+        self.0
     }
 }
 

@@ -21,3 +21,4 @@ pub mod random;
 pub mod requests;
 pub mod retry;
 pub mod sabotage;
+mod shard_names;

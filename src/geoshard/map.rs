@@ -172,11 +172,6 @@ impl GeoshardMap {
         Ok(Self { version, name: name.to_owned(), starts, owners, shards })
     }
 
-    /// The same map, which shares no [`ShardId`] with this one.
-    pub fn with_own_names(&self) -> Self {
-        Self { shards: self.shards.iter().map(ShardId::unshared).collect(), ..self.clone() }
-    }
-
     /// Parses and validates a map.
     pub fn from_json(json: &str) -> Result<Self, MapError> {
         if json.trim().is_empty() {
@@ -322,18 +317,6 @@ mod tests {
 
     fn point(lat: f64, lon: f64) -> GeoPoint {
         GeoPoint::new(lat, lon).unwrap()
-    }
-
-    #[test]
-    fn map_with_own_names_is_the_same_and_shares_none() {
-        let shard = |id| ShardId::new(id).unwrap();
-        let map =
-            GeoshardMap::new(1, "test", vec![(0, shard("a")), (0x4000_0000_0000_0001, shard("b"))]).unwrap();
-        let own = map.with_own_names();
-        assert_eq!(own, map);
-        let shared =
-            map.shards().iter().zip(own.shards()).filter(|(a, b)| std::ptr::eq(a.as_str(), b.as_str()));
-        assert_eq!(shared.count(), 0);
     }
 
     fn file(ranges: &str) -> String {

@@ -2,12 +2,11 @@
 //!
 //! It has one entry per recently written document, a hundred thousand of them, which live long among short-lived
 //! records. Separate allocations would keep otherwise empty pages of memory in use, so entries share one: ids up to a
-//! length are inline, geoshard names are shared, and rare fields are boxed.
+//! length are inline, and rare fields are boxed.
 //!
 //! What makes room is found by the CLOCK algorithm: a hand goes around the entries, and the first that was not used since it came
 //! by last is dropped. A list in order of use would touch two more entries at each use, which are seldom in the CPU's caches.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::num::NonZeroUsize;
 
@@ -25,8 +24,6 @@ use crate::core::counting::version::FacetHistory;
 
 /// Ids up to this length, UUIDs included, need no allocation.
 const INLINE_ID_BYTES: usize = 40;
-/// Above the number of names in any map: names of former maps are dropped.
-const MOST_NAMES: usize = 4096;
 /// In place of the state of a placement that must be read.
 const FORGOTTEN: SeqNo = SeqNo { seq_no: u64::MAX, primary_term: u64::MAX };
 
@@ -43,7 +40,6 @@ pub struct PlacementCache {
     hasher: RandomState,
     /// Where the hand is.
     hand: usize,
-    names: HashSet<ShardId, RandomState>,
 }
 
 /// Where a [`PlacementCache`] keeps an entry. Memory is slow, and finding an entry reads more of it than the entry itself: who comes
@@ -115,7 +111,6 @@ impl PlacementCache {
             places: HashTable::new(),
             hasher: RandomState::new(),
             hand: 0,
-            names: HashSet::default(),
         }
     }
 
@@ -142,7 +137,6 @@ impl PlacementCache {
                 resized.insert(entry);
             }
         }
-        resized.names = std::mem::take(&mut self.names);
         *self = resized;
     }
 
@@ -167,11 +161,10 @@ impl PlacementCache {
     }
 
     /// Caches a placement just read or written, unless it is outdated.
-    pub fn put(&mut self, id: &DocId, mut known: KnownPlacement) {
+    pub fn put(&mut self, id: &DocId, known: KnownPlacement) {
         if known.outdated {
             return;
         }
-        known.placement.shard = known.placement.shard.map(|shard| self.shared(shard));
         if let Some(number) = self.find(id) {
             let entry = &mut self.entries[number as usize];
             entry.is_used = true;
@@ -276,18 +269,6 @@ impl PlacementCache {
             place.remove();
         }
     }
-
-    /// A shared name for all placements of a geoshard.
-    fn shared(&mut self, shard: ShardId) -> ShardId {
-        if let Some(shared) = self.names.get(&shard) {
-            return shared.clone();
-        }
-        if self.names.len() >= MOST_NAMES {
-            self.names.clear();
-        }
-        self.names.insert(shard.clone());
-        shard
-    }
 }
 
 impl fmt::Debug for PlacementCache {
@@ -300,7 +281,7 @@ impl fmt::Debug for PlacementCache {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::{HashMap, VecDeque};
+    use std::collections::{HashMap, HashSet, VecDeque};
 
     use super::*;
     use crate::base::random::Random;
@@ -428,24 +409,12 @@ mod tests {
 
     /// docs/performance.md relies on it.
     #[test]
-    fn entry_takes_120_bytes_and_shares_its_geoshards_name() {
+    fn entry_takes_120_bytes_and_most_need_no_others() {
         assert_eq!(size_of::<Entry>(), 120);
         let mut cache = PlacementCache::new(NonZeroUsize::new(10).unwrap());
         for number in [3, 13] {
             cache.put(&id(number), known(18));
             assert!(cache.entries.iter().all(|(_, entry)| entry.rare.is_none() && !entry.id.spilled()));
         }
-        let names: Vec<*const u8> = cache.entries.iter().map(|(_, entry)| name_of(entry).as_ptr()).collect();
-        assert_eq!(names[0], names[1]);
-        for number in 0..2 * MOST_NAMES {
-            let mut known = known(3);
-            known.placement.shard = Some(ShardId::new(&format!("n{number}")).unwrap());
-            cache.put(&id(1), known);
-        }
-        assert!(cache.names.len() <= MOST_NAMES);
-    }
-
-    fn name_of(entry: &Entry) -> &str {
-        entry.shard.as_ref().unwrap().as_str()
     }
 }

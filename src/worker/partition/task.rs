@@ -34,7 +34,6 @@ use crate::core::look_ahead::LookAhead;
 use crate::core::mover::Finished;
 use crate::core::placement::PlacementCache;
 use crate::core::schemas::Schemas;
-use crate::geoshard::GeoshardMap;
 use crate::io::elastic::rounds::{Halt, RequestDeadline};
 use crate::io::maps::MapsRecord;
 use crate::support::telemetry::events::{DeadLettered, PartitionGoesOn};
@@ -493,10 +492,7 @@ impl PartitionTask {
     }
 
     fn act_by(&mut self, record: Arc<MapsRecord>) {
-        // The names of geoshards are shared by counted references. With names of their own, partitions that run at the same time
-        // do not change the same counts.
-        let own = |map: &Arc<GeoshardMap>| Arc::new(map.with_own_names());
-        let (deciding, other) = (own(record.deciding()), record.other().map(own));
+        let (deciding, other) = (record.deciding().clone(), record.other().cloned());
         let since = self.ledger.place_by(deciding.clone(), other.clone());
         self.batches.act_by(deciding, other, since);
         self.ownership.act_by(record.generation);
