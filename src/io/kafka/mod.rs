@@ -277,6 +277,7 @@ mod tests {
     use std::ops::Range;
 
     use rdkafka::consumer::{BaseConsumer, Consumer};
+    use rdkafka::message::{Header, Headers};
     use rdkafka::mocking::MockCluster;
     use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
     use rdkafka::{ClientConfig, Message};
@@ -307,6 +308,16 @@ mod tests {
         }
         assert!(matches!(ask(""), Err(TopicFactsError::Other(_))));
         assert!(matches!(ask("a\0b"), Err(TopicFactsError::Other(_))));
+    }
+
+    #[test]
+    fn headers_are_copied_in_their_order() {
+        let header = |key, value| Header { key, value };
+        let all = [header("a", Some(b"1".as_slice())), header("b", None), header("a", Some(b"".as_slice()))];
+        let given = all.iter().cloned().fold(OwnedHeaders::new(), OwnedHeaders::insert);
+        let copied = owned_headers(given.as_borrowed());
+        assert!(copied.iter().eq(all));
+        assert_eq!(owned_headers(OwnedHeaders::new().as_borrowed()).count(), 0);
     }
 
     #[test]
