@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use ahash::RandomState;
 
-/// Above the number of geoshards that any process meets; with their names, 10 MiB.
+/// Above the number of geoshards that any process meets. At their longest, names take 8 MiB.
 const MOST_NAMES: usize = 1 << 17;
 
 type Names = HashSet<&'static str, RandomState>;

@@ -76,7 +76,7 @@ impl PartitionTask {
         match self.partition.context.decoder.decode(record.raw(self.partition.number), &mut self.schemas) {
             Ok(write) => {
                 let Record { offset, key, value, headers } = record;
-                // Giving up a share of the bytes waits for what this CPU has stored, so before the write is.
+                // Now: counting down their references waits for all stores before, and storing the write makes many.
                 drop((key, value));
                 self.traces.note(&write.id, headers.as_ref(), offset);
                 let max_age = self.max_dirty_age();
