@@ -65,7 +65,7 @@ pub fn in_place(
             })
             .collect();
         let gets: Vec<Get> =
-            events.iter().map(|event| Get { index: Index::Placements, id: event.id.clone() }).collect();
+            events.iter().map(|event| Get::realtime(Index::Placements, event.id.clone())).collect();
         let look = Request { path: encode::MGET_PATH, body: encode::mget_body(&gets, prefix), answer: None };
         Errand(cold.then_some(look).into_iter().chain([bulk(&operations, prefix)]).collect())
     };
@@ -77,7 +77,7 @@ pub fn new(events: &[Event], operations: usize, prefix: &str) -> Vec<Errand> {
     let errand = |events: &[Event]| {
         let version = Position::from_version(1);
         let gets: Vec<Get> =
-            events.iter().map(|event| Get { index: Index::Placements, id: event.id.clone() }).collect();
+            events.iter().map(|event| Get::realtime(Index::Placements, event.id.clone())).collect();
         let look = Request { path: encode::MGET_PATH, body: encode::mget_body(&gets, prefix), answer: None };
         let placement = |event: &Event| BulkOp::Index {
             index: Index::Placements,

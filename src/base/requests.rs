@@ -121,6 +121,13 @@ pub struct Get {
     pub id: DocId,
 }
 
+impl Get {
+    /// Reads the document as of now.
+    pub fn realtime(index: Index, id: DocId) -> Self {
+        Self { index, id }
+    }
+}
+
 /// A document as read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FoundDocument {

@@ -305,7 +305,7 @@ impl TopicMemory {
         id: DocId,
         lease: &RequestDeadline,
     ) -> Result<Option<T>, MemoryError> {
-        let get = Get { index: Index::Meta, id: id.clone() };
+        let get = Get::realtime(Index::Meta, id.clone());
         let answer = self.rounds.mget(vec![get], lease).await?.pop().unwrap_or(GetOutcome::Unanswered);
         match answer {
             GetOutcome::Unanswered => Err(MemoryError::Unanswered),

@@ -74,7 +74,7 @@ impl<'a> StoredRecord<'a> {
 
     /// Its content, if it is there, and its state.
     pub async fn read(&self) -> Result<Option<(Bytes, SeqNo)>, RecordError> {
-        let get = Get { index: Index::Meta, id: self.id.clone() };
+        let get = Get::realtime(Index::Meta, self.id.clone());
         let answers = self.elastic.mget(&[get], self.timeout).await.map_err(|error| self.call(error))?;
         match answers.into_iter().next() {
             Some(GetAnswer::Missing) => Ok(None),

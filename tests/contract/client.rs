@@ -52,7 +52,7 @@ impl Client {
     }
 
     async fn get(&self, index: Index, name: &str) -> GetAnswer {
-        self.0.mget(&[Get { index, id: id(name) }], LIMIT).await.unwrap().remove(0)
+        self.0.mget(&[Get::realtime(index, id(name))], LIMIT).await.unwrap().remove(0)
     }
 }
 
@@ -155,7 +155,7 @@ async fn many_placements_are_read_as_by_a_get_whatever_a_search_sees(server: &Se
     put(300..320, "s8").await;
     let gets: Vec<Get> = (0..330)
         .rev()
-        .map(|number| Get { index: Index::Placements, id: id(&format!("d{number} \"é")) })
+        .map(|number| Get::realtime(Index::Placements, id(&format!("d{number} \"é"))))
         .collect();
     let again: Vec<BulkOp> = [3, 13, 4]
         .map(|number| {
@@ -218,7 +218,7 @@ async fn compressed_requests_are_understood(server: &Server) {
     for ops in [&ops[..1], &ops[1..10], &ops[10..]] {
         assert!(created(compressing.statuses(ops).await));
     }
-    let gets: Vec<Get> = ids.into_iter().map(|id| Get { index: Index::Placements, id }).collect();
+    let gets: Vec<Get> = ids.into_iter().map(|id| Get::realtime(Index::Placements, id)).collect();
     for client in [plain, compressing] {
         let answers = client.0.mget(&gets, LIMIT).await.unwrap();
         let is_whole =

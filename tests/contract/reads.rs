@@ -62,7 +62,7 @@ async fn a_pretty_printed_document_is_read_and_written_back_as_one_line(server: 
     server.bulk(&[r#"{"index":{"_index":"$a","_id":"x"}}"#, pretty]).await;
     let elastic = server.elastic();
     let (id, index) = (DocId::from_key(Some(b"x")).unwrap(), Index::Geoshard(ShardId::new("a").unwrap()));
-    let gets = [Get { index: index.clone(), id: id.clone() }];
+    let gets = [Get::realtime(index.clone(), id.clone())];
     let answers = elastic.mget(&gets, LIMIT).await.unwrap();
     let [GetAnswer::Found(found)] = answers.as_slice() else { panic!("{answers:?}") };
     let source = found.source.clone();

@@ -358,7 +358,7 @@ impl World {
     }
 
     fn stored(&self, index: Index, id: &DocId) -> Option<Arc<Doc>> {
-        self.read(&Get { index, id: id.clone() }).ok().flatten()
+        self.read(&Get::realtime(index, id.clone())).ok().flatten()
     }
 
     /// The offset after the last record.

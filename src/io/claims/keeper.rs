@@ -349,7 +349,7 @@ impl Keeper {
     }
 
     fn get(&self, partition: i32) -> Get {
-        Get { index: Index::Meta, id: claim_key(&self.topic, partition) }
+        Get::realtime(Index::Meta, claim_key(&self.topic, partition))
     }
 
     /// Changes a claim and notifies its task, unless the partition was revoked or assigned again.

@@ -289,7 +289,7 @@ mod tests {
                 prop_assert!(lines.next().is_none());
             }
 
-            let get = Get { index: shard(), id: id(&text) };
+            let get = Get::realtime(shard(), id(&text));
             prop_assert!(mget_body(std::slice::from_ref(&get), &prefix).len() <= mget_get_bytes(&get) + 16);
             let body: Value = serde_json::from_slice(&mget_body(&[get.clone(), get], "p")).unwrap();
             let slot = json!({"_index": "p-s01", "_id": text});

@@ -112,7 +112,7 @@ mod tests {
 
     fn gets(count: usize) -> Vec<Get> {
         let id = |n: usize| DocId::from_key(Some(n.to_string().as_bytes())).unwrap();
-        (0..count).map(|n| Get { index: Index::Placements, id: id(n) }).collect()
+        (0..count).map(|n| Get::realtime(Index::Placements, id(n))).collect()
     }
 
     /// Each document says its id, at its end, and is of this size.

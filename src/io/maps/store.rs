@@ -98,7 +98,7 @@ impl<'a> MapsStore<'a> {
         &self,
         keys: &[DocId],
     ) -> Result<Vec<Option<(T, SeqNo)>>, MapsStoreError> {
-        let gets: Vec<Get> = keys.iter().map(|id| Get { index: Index::Meta, id: id.clone() }).collect();
+        let gets: Vec<Get> = keys.iter().map(|id| Get::realtime(Index::Meta, id.clone())).collect();
         let answers = self.elastic.mget(&gets, self.timeout).await?;
         if answers.len() != keys.len() {
             return Err(

@@ -94,7 +94,7 @@ impl Destinations {
     /// One for each id, in order.
     pub(crate) async fn of(&self, ids: &[DocId]) -> Result<Vec<Destination>, UnknownDestinations> {
         self.no_partitions_wait().await?;
-        let gets: Vec<Get> = ids.iter().map(|id| Get { index: Index::Placements, id: id.clone() }).collect();
+        let gets: Vec<Get> = ids.iter().map(|id| Get::realtime(Index::Placements, id.clone())).collect();
         let mut placed = Vec::with_capacity(ids.len());
         let mut size = SliceSize::new(PAGE, USUAL_BYTES);
         let read = mget_in_slices(&*self.elastic, &gets, self.timeout, &mut size, |_, answer| {

@@ -25,7 +25,7 @@ impl Audit<'_> {
     /// that up.
     pub(super) async fn look(&self, suspects: &[Suspect]) -> Result<Vec<Observation>, AuditError> {
         let placements: Vec<Get> =
-            suspects.iter().map(|suspect| Get { index: Index::Placements, id: suspect.id.clone() }).collect();
+            suspects.iter().map(|suspect| Get::realtime(Index::Placements, suspect.id.clone())).collect();
         let mut sights = Vec::with_capacity(suspects.len());
         for answer in self.read(&placements).await? {
             sights.push(match answer {
@@ -49,9 +49,8 @@ impl Audit<'_> {
         }
         let gets: Vec<Get> = wanted
             .iter()
-            .map(|(number, shard)| Get {
-                index: Index::Geoshard(shard.clone()),
-                id: suspects[*number].id.clone(),
+            .map(|(number, shard)| {
+                Get::realtime(Index::Geoshard(shard.clone()), suspects[*number].id.clone())
             })
             .collect();
         for ((number, shard), answer) in wanted.into_iter().zip(self.read(&gets).await?) {

@@ -23,7 +23,7 @@ impl Audit<'_> {
         partitions.dedup();
         let key = |partition| Watermark::key(self.topic, partition);
         let gets: Vec<Get> =
-            partitions.iter().map(|&partition| Get { index: Index::Meta, id: key(partition) }).collect();
+            partitions.iter().map(|&partition| Get::realtime(Index::Meta, key(partition))).collect();
         let answers = self.read(&gets).await?;
         let mut committed = Committed::new();
         for (partition, answer) in partitions.into_iter().zip(answers) {

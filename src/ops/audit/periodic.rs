@@ -222,7 +222,7 @@ impl PeriodicAudit {
 
     async fn last(&self) -> Result<Option<LastAudit>, AuditError> {
         let doing = "read when the last audit ended";
-        let get = Get { index: Index::Meta, id: LastAudit::key(&self.config.kafka.topic) };
+        let get = Get::realtime(Index::Meta, LastAudit::key(&self.config.kafka.topic));
         let answers = self.elastic.mget(&[get], TIMEOUT).await;
         let answers = answers.map_err(|error| AuditError::Call { doing, error })?;
         match answers.into_iter().next() {

@@ -157,7 +157,7 @@ async fn read(
     timeout: Duration,
 ) -> Result<(Marks, Option<SeqNo>), AuditError> {
     let doing = "read the marks of the sweep";
-    let get = Get { index: Index::Meta, id: key.clone() };
+    let get = Get::realtime(Index::Meta, key.clone());
     let answers = elastic.mget(&[get], timeout).await.map_err(|error| AuditError::Call { doing, error })?;
     match answers.into_iter().next() {
         Some(GetAnswer::Found(found)) => {

@@ -339,7 +339,7 @@ fn may_not_write(error: &str) -> CheckFinding {
 
 /// The meta index's facts about the topic.
 async fn remembered(elastic: &dyn Elastic, target: &CheckTarget) -> Result<Option<TopicFacts>, CheckFinding> {
-    let get = Get { index: Index::Meta, id: TopicFacts::key(&target.topic) };
+    let get = Get::realtime(Index::Meta, TopicFacts::key(&target.topic));
     let answer = elastic.mget(&[get], target.timeout).await.map_err(|error| no_answer(MEMORY, &error))?;
     match answer.into_iter().next() {
         Some(GetAnswer::Found(found)) => match serde_json::from_slice(&found.source) {

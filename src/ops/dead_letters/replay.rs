@@ -239,7 +239,7 @@ async fn positions_in_index(
     id: &DocId,
     timeout: Duration,
 ) -> Result<Vec<Position>, LettersError> {
-    let of = |index| Get { index, id: id.clone() };
+    let of = |index| Get::realtime(index, id.clone());
     let answer = elastic.mget(&[of(Index::Placements)], timeout).await?.pop();
     let Some(GetAnswer::Found(found)) = answer else { return Ok(Vec::new()) };
     // An unreadable placement is of a later version: nothing may be sent over it.

@@ -142,7 +142,7 @@ impl Lookup<'_> {
 
     /// Placement and copies in every geoshard of the live maps and of the placement, realtime.
     async fn read(&self, id: &DocId) -> Result<Seen, LookupError> {
-        let of = |index| Get { index, id: id.clone() };
+        let of = |index| Get::realtime(index, id.clone());
         let (placed, stamp) = match self.get(&[of(Index::Placements)]).await?.pop() {
             Some(GetAnswer::Found(found)) => (
                 Placement::from_json(&found.source)
@@ -248,7 +248,7 @@ impl Lookup<'_> {
     /// The committed offset that the meta index remembers; it may lag by seconds.
     async fn remembered(&self, partition: i32) -> Result<Option<i64>, LookupError> {
         let id = Watermark::key(&self.config.kafka.topic, partition);
-        let Some(GetAnswer::Found(found)) = self.get(&[Get { index: Index::Meta, id }]).await?.pop() else {
+        let Some(GetAnswer::Found(found)) = self.get(&[Get::realtime(Index::Meta, id)]).await?.pop() else {
             return Ok(None);
         };
         let watermark: Option<Watermark> = serde_json::from_slice(&found.source).ok();

@@ -216,7 +216,7 @@ impl DryRun {
 
     /// Where the documents are now, one for each id.
     async fn placements(&self, ids: &[DocId]) -> Result<Vec<Option<Placement>>, DryRunError> {
-        let gets = ids.iter().map(|id| Get { index: Index::Placements, id: id.clone() }).collect();
+        let gets = ids.iter().map(|id| Get::realtime(Index::Placements, id.clone())).collect();
         let answers = self.rounds.mget(gets, &self.lease()).await?;
         let placement = |answer| match answer {
             GetOutcome::Unanswered => Err(DryRunError::Unanswered(self.batch_timeout)),

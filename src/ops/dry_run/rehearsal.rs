@@ -182,7 +182,7 @@ impl Elastic for DryRunElastic {
         async move {
             let gets = ops.iter().map(|op| {
                 let (index, id) = op.address();
-                Get { index: index.clone(), id: id.clone() }
+                Get::realtime(index.clone(), id.clone())
             });
             let failed = self.learn(gets, timeout).await?;
             let mut memory = self.memory();

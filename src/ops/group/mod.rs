@@ -131,7 +131,7 @@ pub async fn rewound_partitions(
     // ⚠ Before the committed offsets: what is remembered was committed.
     let topic = &config.kafka.topic;
     let keys = (0..partitions).map(|partition| Watermark::key(topic, partition));
-    let gets: Vec<Get> = keys.map(|id| Get { index: Index::Meta, id }).collect();
+    let gets: Vec<Get> = keys.map(|id| Get::realtime(Index::Meta, id)).collect();
     let answers = elastic.mget(&gets, config.elasticsearch.request_timeout).await;
     let answers = answers.map_err(|error| error.to_string())?;
     let asked = config.clone();
@@ -228,7 +228,7 @@ impl Question {
         let gets: Vec<Get> = [TopicFacts::key(topic), LastAudit::key(topic)]
             .into_iter()
             .chain(keys)
-            .map(|id| Get { index: Index::Meta, id })
+            .map(|id| Get::realtime(Index::Meta, id))
             .collect();
         let answers = self.elastic.mget(&gets, timeout).await.map_err(|error| error.to_string())?;
         let mut answers = answers.into_iter();

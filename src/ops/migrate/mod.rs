@@ -348,7 +348,7 @@ impl Migration {
     /// The record; without one, that of the configured map if the workers use it.
     async fn record_or_configured(&self, stored: Option<&Stored>) -> Result<MapsRecord, MigrateError> {
         let doing = "read the stored state of the topic";
-        let get = Get { index: Index::Meta, id: TopicFacts::key(&self.config.kafka.topic) };
+        let get = Get::realtime(Index::Meta, TopicFacts::key(&self.config.kafka.topic));
         let answers = self.elastic.mget(&[get], self.timeout()).await;
         let answers = answers.map_err(|error| MigrateError::Call { doing, error })?;
         let refused = |reason| MigrateError::Refused { doing: doing.to_owned(), status: 200, reason };

@@ -208,7 +208,7 @@ impl Placing<'_> {
         let gets: Vec<Get> = page
             .into_iter()
             .filter(|hit| self.is_placed(hit.source.to_string().as_bytes()) != Some(true))
-            .map(|hit| Get { index: Index::Geoshard(self.shard.clone()), id: hit.id })
+            .map(|hit| Get::realtime(Index::Geoshard(self.shard.clone()), hit.id))
             .collect();
         let (mut misplaced, mut unplaceable) = (Vec::new(), 0);
         let mut failed: Option<ItemError> = None;

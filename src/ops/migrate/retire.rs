@@ -105,7 +105,7 @@ impl Migration {
         }
         let doing = "clear placements";
         let timeout = self.timeout();
-        let gets: Vec<Get> = ids.iter().map(|id| Get { index: Index::Placements, id: id.clone() }).collect();
+        let gets: Vec<Get> = ids.iter().map(|id| Get::realtime(Index::Placements, id.clone())).collect();
         let answers = self.elastic.mget(&gets, timeout).await;
         let answers = answers.map_err(|error| MigrateError::Call { doing, error })?;
         let refused = |reason: String| MigrateError::Refused { doing: doing.to_owned(), status: 200, reason };

@@ -82,7 +82,7 @@ impl ReadPlacements {
 
     /// The placements to read.
     pub fn gets(&self) -> Vec<Get> {
-        self.unknown.iter().map(|entry| Get { index: Index::Placements, id: entry.id.clone() }).collect()
+        self.unknown.iter().map(|entry| Get::realtime(Index::Placements, entry.id.clone())).collect()
     }
 
     /// Takes one answer per get, in order.
@@ -163,7 +163,7 @@ impl ReadDocuments {
                 reading
                     .shards
                     .iter()
-                    .map(|shard| Get { index: Index::Geoshard(shard.clone()), id: reading.entry.id.clone() })
+                    .map(|shard| Get::realtime(Index::Geoshard(shard.clone()), reading.entry.id.clone()))
             })
             .collect()
     }

@@ -87,7 +87,7 @@ impl FindLastCopy {
             .flat_map(|(placed, _)| {
                 let id = &placed.entry.id;
                 let shards = placed.known.placement.may_hold();
-                shards.map(move |shard| Get { index: Index::Geoshard(shard.clone()), id: id.clone() })
+                shards.map(move |shard| Get::realtime(Index::Geoshard(shard.clone()), id.clone()))
             })
             .collect()
     }

@@ -723,7 +723,7 @@ fn touch_finds_a_copy_named_by_another_writer() {
             guard: WriteCondition::External(stray),
             source: doc(A, 0).into(),
         });
-        let GetOutcome::Found(found) = store.read(&Get { index: Index::Placements, id: id("x") }) else {
+        let GetOutcome::Found(found) = store.read(&Get::realtime(Index::Placements, id("x"))) else {
             panic!("no placement")
         };
         let recorded = Placement::from_json(&found.source).unwrap();

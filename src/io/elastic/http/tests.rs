@@ -505,7 +505,7 @@ async fn repeated_reads_rotate_nodes() {
     };
     let urls = [answering(0).await, answering(1).await, answering(2).await];
     let client = client(&options(&urls.each_ref().map(String::as_str)));
-    let gets = [Get { index: Index::Placements, id: DocId::from_key(Some(b"a")).unwrap() }];
+    let gets = [Get::realtime(Index::Placements, DocId::from_key(Some(b"a")).unwrap())];
     for look in [1, 2, 3, 1, 1, 2] {
         let answers = client.mget_again(&gets, look, SOON).await.unwrap();
         let [GetAnswer::Found(found)] = answers.as_slice() else { panic!("{answers:?}") };
@@ -595,7 +595,7 @@ impl Placements {
         look: usize,
     ) -> (Vec<String>, Vec<&'static str>) {
         let get =
-            |id: &String| Get { index: Index::Placements, id: DocId::from_key(Some(id.as_bytes())).unwrap() };
+            |id: &String| Get::realtime(Index::Placements, DocId::from_key(Some(id.as_bytes())).unwrap());
         let gets: Vec<Get> = ids.iter().map(get).collect();
         let answers = client.mget_again(&gets, look, SOON).await.unwrap();
         let mut searched = Vec::new();
@@ -640,7 +640,7 @@ async fn many_placements_are_read_by_a_search_and_a_look_at_their_states() {
     assert_eq!(server.read(&client, &numbers(0..10_001), 0).await, (vec![], vec!["states", "read"]));
     // Documents are no placements.
     let shard = Index::Geoshard(ShardId::new("s07").unwrap());
-    let get = |id: &String| Get { index: shard.clone(), id: DocId::from_key(Some(id.as_bytes())).unwrap() };
+    let get = |id: &String| Get::realtime(shard.clone(), DocId::from_key(Some(id.as_bytes())).unwrap());
     client.mget(&ids.iter().map(get).collect::<Vec<_>>(), SOON).await.unwrap();
     assert_eq!(*server.asked.lock().unwrap(), ["read"]);
 }

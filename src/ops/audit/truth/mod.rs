@@ -389,7 +389,7 @@ impl Comparing<'_> {
 
     /// The stored documents, read at their placements.
     async fn stored(&self, ids: &[DocId]) -> Result<Vec<Option<bytes::Bytes>>, AuditError> {
-        let get = |id: &DocId| Get { index: Index::Placements, id: id.clone() };
+        let get = |id: &DocId| Get::realtime(Index::Placements, id.clone());
         let placements = self.read(&ids.iter().map(get).collect::<Vec<_>>()).await?;
         let mut places = Vec::new();
         let mut gets = Vec::new();
@@ -398,7 +398,7 @@ impl Comparing<'_> {
                 && let Ok(Placement { shard: Some(shard), .. }) = Placement::from_json(&found.source)
             {
                 places.push(place);
-                gets.push(Get { index: Index::Geoshard(shard), id: id.clone() });
+                gets.push(Get::realtime(Index::Geoshard(shard), id.clone()));
             }
         }
         let mut stored = vec![None; ids.len()];

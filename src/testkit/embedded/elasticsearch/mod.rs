@@ -350,7 +350,7 @@ mod tests {
     }
 
     async fn is_there(elastic: &HttpElastic, name: &str) -> bool {
-        let gets = [Get { index: Index::Meta, id: id(name) }];
+        let gets = [Get::realtime(Index::Meta, id(name))];
         let answers = elastic.mget(&gets, LIMIT).await.unwrap();
         matches!(answers[0], GetAnswer::Found(_))
     }

@@ -210,7 +210,7 @@ async fn damage_placement(rig: &Rig, id: &str) {
 async fn mend_placement(rig: &Rig, id: &str) {
     use crate::io::elastic::{BulkOp, Elastic, Get, GetAnswer, Index, WriteCondition};
     let id = DocId::from_key(Some(id.as_bytes())).unwrap();
-    let get = Get { index: Index::Placements, id: id.clone() };
+    let get = Get::realtime(Index::Placements, id.clone());
     let answers = rig.elastic.mget(&[get], Duration::from_secs(1)).await.unwrap();
     let [GetAnswer::Found(found)] = &answers[..] else { panic!("{answers:?}") };
     let source = crate::core::placement::Placement::new(Position::from_version(1), None, []).to_json();

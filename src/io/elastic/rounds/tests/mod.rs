@@ -226,7 +226,7 @@ fn ops(text: &str) -> Vec<BulkOp> {
 
 fn gets(ids: &str) -> Vec<Get> {
     let id = |id: char| DocId::from_key(Some(id.to_string().as_bytes())).unwrap();
-    ids.chars().map(|letter| Get { index: Index::Placements, id: id(letter) }).collect()
+    ids.chars().map(|letter| Get::realtime(Index::Placements, id(letter))).collect()
 }
 
 fn item(status: u16) -> BulkAnswer {
