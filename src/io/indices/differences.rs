@@ -76,6 +76,8 @@ pub enum Problem {
     },
     /// `_source` is not kept as sent, so that patches would apply to something else.
     SourceNotKept,
+    /// A refresh does not reach replicas, which copy segments later (OpenSearch).
+    SegmentReplication,
     /// Every request needs a routing value, and geofold sends none.
     RoutingRequired,
     /// Content that should only be stored is taken apart and indexed.
@@ -158,6 +160,9 @@ impl fmt::Display for Problem {
             ),
             Self::SourceNotKept => f.write_str(
                 "_source is disabled, filtered or synthetic, but patches need documents as they were sent: create the index without that",
+            ),
+            Self::SegmentReplication => f.write_str(
+                "index.replication.type is SEGMENT, so searches of a replica may miss what was refreshed: create the index with DOCUMENT",
             ),
             Self::RoutingRequired => f.write_str(
                 "the mapping requires _routing, which geofold does not send: create the index without that",
@@ -289,6 +294,9 @@ pub(super) fn problems(
     }
     if is(DURABILITY, "async") {
         problems.push(Problem::AsyncTranslog);
+    }
+    if is("index.replication.type", "SEGMENT") {
+        problems.push(Problem::SegmentReplication);
     }
     if !keeps_source(settings, mappings) {
         problems.push(Problem::SourceNotKept);
@@ -465,6 +473,7 @@ mod tests {
             ),
             ("p-eu", "/settings/index.translog.durability", json!("async"), Problem::AsyncTranslog),
             ("p-placements", "/settings/index.translog.durability", json!("async"), Problem::AsyncTranslog),
+            ("p-eu", "/settings/index.replication.type", json!("SEGMENT"), Problem::SegmentReplication),
             ("p-eu", "/settings/index.mapping.source.mode", json!("synthetic"), Problem::SourceNotKept),
             ("p-eu", "/mappings/_source", json!({"enabled": false}), Problem::SourceNotKept),
             ("p-eu", "/mappings/_source", json!({"excludes": ["secret"]}), Problem::SourceNotKept),
