@@ -83,7 +83,7 @@ pub fn new(events: &[Event], operations: usize, prefix: &str) -> Vec<Errand> {
             index: Index::Placements,
             id: event.id.clone(),
             guard: WriteCondition::Absent,
-            source: Placement::new(version, Some(event.shard.clone()), []).to_json(),
+            source: Placement::new(version, Some(event.shard.clone()), []).stored(&event.id),
         };
         let placements: Vec<BulkOp> = events.iter().map(placement).collect();
         let documents: Vec<BulkOp> =

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::base::clock::Instant;
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
 
@@ -112,19 +113,21 @@ impl BulkOp {
     }
 }
 
-/// One document of an `_mget` request; always realtime.
+/// A document to be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Get {
     /// Where.
     pub index: Index,
     /// `_id`.
     pub id: DocId,
+    /// The answer may be the document as of any moment since then. `None`: as of now.
+    pub since: Option<Instant>,
 }
 
 impl Get {
     /// Reads the document as of now.
     pub fn realtime(index: Index, id: DocId) -> Self {
-        Self { index, id }
+        Self { index, id, since: None }
     }
 }
 

@@ -32,7 +32,7 @@
 //! - model: `CacheSurvivesAssignment` (`CacheIsKept`), `ResumedSweepsAtOnce`, `InPlaceDespiteFacets`, `InPlaceHasNoEdges`,
 //!   weakenings of what surrounds the code; also by simulation: `HistoryIsCutToOne`, `HistoryIsCutToTwo`, `HistoryIsOneBase`,
 //!   `DeleteBeforeSeen` (and `migrate::`, the demo)
-//! - simulation: `SkipRetry`, `InPlaceWithTwoMaps` (also model), `LettersAreNotAwaited`
+//! - simulation: `SkipRetry`, `InPlaceWithTwoMaps` (also model), `LettersAreNotAwaited`, `ChangedIsForgotten`, `ReadAsOfBefore`
 //! - processes: `ActivateUnconfirmed` (`migrate::`)
 
 /// A rule that can be disabled.
@@ -87,6 +87,10 @@ pub enum Sabotage {
     NothingFoundIsDone,
     /// A partition's cached placements return at its next assignment ("The owner's cache").
     CacheSurvivesAssignment,
+    /// A placement that this owner wrote, and whose cached state had to make room, may be read as of before ("The owner's cache").
+    ChangedIsForgotten,
+    /// A placement may be read as of before the assignment ("The owner's cache").
+    ReadAsOfBefore,
     /// The watermark passes entries in flight (INV-3).
     CommitAboveFailed,
     /// The watermark passes parked entries (INV-3).

@@ -1,6 +1,7 @@
 //! What geofold 0.1 keeps in Elasticsearch, Kafka and files is read by this one as it was meant, and written the same way
 //! where workers of both run side by side (docs/upgrade.md). These texts are never changed; new ones are added.
 
+use geofold::base::ids::DocId;
 use geofold::base::position::{Epoch, Position};
 use geofold::core::counting::increment::Increment;
 use geofold::core::placement::Placement;
@@ -21,7 +22,6 @@ fn same(written: &[u8], text: &str) {
 #[test]
 fn placements_of_0_1_are_read_and_written_back_to_the_byte() {
     for text in [
-        r#"{"pos":7,"shard":"a","deleted":false}"#,
         r#"{"pos":17592186044423,"shard":"a","leftovers":["b","c"]}"#,
         r#"{"pos":7,"leftovers":["b"],"deleted":true}"#,
         r#"{"pos":7,"shard":"a","refused":true}"#,
@@ -31,9 +31,10 @@ fn placements_of_0_1_are_read_and_written_back_to_the_byte() {
         let placement = Placement::from_json(text.as_bytes()).unwrap();
         assert_eq!(placement.to_json(), text);
     }
-    // As 0.1 itself writes it, which takes "deleted": false for nothing.
-    let plain = Placement::from_json(br#"{"pos":7,"shard":"a"}"#).unwrap();
-    assert_eq!(plain.to_json(), r#"{"pos":7,"shard":"a","deleted":false}"#);
+    // For a while "deleted": false said that there is nothing else.
+    for text in [r#"{"pos":7,"shard":"a"}"#, r#"{"pos":7,"shard":"a","deleted":false}"#] {
+        assert_eq!(Placement::from_json(text.as_bytes()).unwrap().to_json(), r#"{"pos":7,"shard":"a"}"#);
+    }
     let moved = Placement::from_json(br#"{"pos":17592186044423,"shard":"a","leftovers":["b"]}"#).unwrap();
     assert_eq!(moved.pos, Position::new(Epoch::new(1).unwrap(), 6).unwrap());
     assert_eq!(moved.may_hold().count(), 2);
@@ -46,6 +47,14 @@ fn placements_that_name_their_partition_are_read_and_written_back_to_the_byte() 
     let placement = Placement::from_json(text.as_bytes()).unwrap();
     assert_eq!((placement.partition, placement.to_json()), (Some(11), text.into()));
     assert_eq!(Placement::from_json(br#"{"pos":7,"shard":"a"}"#).unwrap().partition, None);
+}
+
+/// 0.1 refuses these, too.
+#[test]
+fn placements_with_a_key_are_read_and_written_back_to_the_byte() {
+    let text = r#"{"pos":7,"shard":"a","partition":11,"key":961975116}"#;
+    let id = DocId::from_key(Some(b"foobar")).unwrap();
+    assert_eq!(Placement::from_json(text.as_bytes()).unwrap().stored(&id), text);
 }
 
 #[test]

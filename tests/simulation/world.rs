@@ -114,6 +114,10 @@ pub struct State {
     pub under_way: usize,
     /// Writes that Elasticsearch executed.
     pub writes: u64,
+    /// All states of each document's placement, and when it took them.
+    placements: BTreeMap<String, Vec<(Instant, Arc<Doc>)>>,
+    /// Which of them a read that need not be of now gets.
+    of_which_moment: Random,
     /// Geoshard and document pairs that searches find.
     visible: BTreeSet<(String, String)>,
     /// Refreshes that have ended, by geoshard.
@@ -173,6 +177,8 @@ impl World {
             increments: Vec::new(),
             under_way: 0,
             writes: 0,
+            placements: BTreeMap::new(),
+            of_which_moment: Random::new(scenario.seed ^ 0x00a5_0f0c_ead5),
             visible: BTreeSet::new(),
             refreshes: BTreeMap::new(),
             broken: None,
@@ -271,7 +277,20 @@ impl World {
 
     /// Reads a document.
     pub fn read(&self, get: &Get) -> Result<Option<Arc<Doc>>, EsError> {
-        self.store.get(&get.index.name(PREFIX), get.id.as_str())
+        let now = self.store.get(&get.index.name(PREFIX), get.id.as_str())?;
+        Ok(self.earlier(get).or(now))
+    }
+
+    /// What a search gives: a plain placement of any moment since the one that the get names, if there was one then.
+    fn earlier(&self, get: &Get) -> Option<Arc<Doc>> {
+        let since = get.since?;
+        let mut state = self.state();
+        let State { placements, of_which_moment, .. } = &mut *state;
+        let states = placements.get(get.id.as_str())?;
+        let before = states.partition_point(|(at, _)| *at <= since);
+        let possible = &states[before.saturating_sub(1)..];
+        let (_, doc) = &possible[usize::try_from(of_which_moment.below(possible.len() as u64)).ok()?];
+        Placement::from_json(&doc.source).is_ok_and(|placement| placement.is_plain()).then(|| doc.clone())
     }
 
     /// Carries out a write, and judges what it did.
@@ -293,6 +312,12 @@ impl World {
             }
         }
         self.told.notify_one();
+        if *index == Index::Placements
+            && let Some(doc) = written.as_ref().ok().and_then(|_| self.stored(Index::Placements, id))
+        {
+            let now = self.clock.now();
+            self.state().placements.entry(id.to_string()).or_default().push((now, doc));
+        }
         if !is_judged {
             self.note(Some(id.as_str()), || format!("    {by} {}: {status}", in_short(op)));
             return written;

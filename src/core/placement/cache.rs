@@ -9,6 +9,7 @@
 
 use std::fmt;
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use ahash::RandomState;
 use bytes::Bytes;
@@ -17,13 +18,17 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use super::{KnownPlacement, Leftovers, Placement, PlacementFloor};
+use crate::base::clock::Instant;
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
 use crate::base::requests::SeqNo;
+use crate::base::sabotage::{self, Sabotage};
 use crate::core::counting::version::FacetHistory;
 
 /// Ids up to this length, UUIDs included, need no allocation.
 const INLINE_ID_BYTES: usize = 40;
+/// So many dropped placements that this owner may have changed are remembered one by one, in some 70 KB.
+const MAX_CHANGED: usize = 4096;
 /// In place of the state of a placement that must be read.
 const FORGOTTEN: SeqNo = SeqNo { seq_no: u64::MAX, primary_term: u64::MAX };
 
@@ -40,6 +45,10 @@ pub struct PlacementCache {
     hasher: RandomState,
     /// Where the hand is.
     hand: usize,
+    /// A placement without an entry has only been changed by others since then, unless it is in `changed`.
+    since: Option<Instant>,
+    /// Hashes of ids without an entry, whose placements this owner may have changed or seen changed since then.
+    changed: HashTable<u64>,
 }
 
 /// Where a [`PlacementCache`] keeps an entry. Memory is slow, and finding an entry reads more of it than the entry itself: who comes
@@ -58,6 +67,8 @@ struct Entry {
     rare: Option<Box<Rare>>,
     /// Since the hand came by.
     is_used: bool,
+    /// It may have changed since it could first be read: by this owner, or it was found changed.
+    is_changed: bool,
 }
 
 /// Rare fields of a placement.
@@ -111,7 +122,28 @@ impl PlacementCache {
             places: HashTable::new(),
             hasher: RandomState::new(),
             hand: 0,
+            since: None,
+            changed: HashTable::new(),
         }
+    }
+
+    /// From now on a placement without an entry may be read as of any moment since `now`. ⚠ Not while the owner writes.
+    pub fn begin(&mut self, now: Instant) {
+        let before = || Instant::from_start(Duration::ZERO);
+        self.since = Some(if sabotage::is(Sabotage::ReadAsOfBefore) { before() } else { now });
+        self.changed.clear();
+    }
+
+    /// Whether [`Self::begin`] is due: too many placements have to be read as of now.
+    pub fn is_beginning_due(&self) -> bool {
+        self.changed.len() >= MAX_CHANGED
+    }
+
+    /// The placement of `id`, which is not cached, may be read as of any moment since this one; `None`: as of now.
+    pub fn readable_since(&self, id: &DocId) -> Option<Instant> {
+        let hash = self.hasher.hash_one(id.as_str().as_bytes());
+        let is_changed = self.changed.find(hash, |changed| *changed == hash).is_some();
+        self.since.filter(|_| !is_changed && self.find(id).is_none())
     }
 
     /// Maximum number of placements.
@@ -121,7 +153,7 @@ impl PlacementCache {
 
     /// Changes the capacity; drops excess entries and their memory.
     pub fn resize(&mut self, capacity: NonZeroUsize) {
-        let mut resized = Self::new(capacity);
+        let mut resized = Self { hasher: self.hasher.clone(), ..Self::new(capacity) };
         // With the hand at the first slot, it comes by new entries last also in further slots.
         if self.len() <= resized.capacity && self.hand == 0 {
             self.capacity = resized.capacity;
@@ -137,6 +169,7 @@ impl PlacementCache {
                 resized.insert(entry);
             }
         }
+        (resized.since, resized.changed) = (self.since, std::mem::take(&mut self.changed));
         *self = resized;
     }
 
@@ -160,14 +193,24 @@ impl PlacementCache {
         Some(entry.known())
     }
 
-    /// Caches a placement just read or written, unless it is outdated.
+    /// Caches a placement just read, unless it is outdated.
+    pub fn put_read(&mut self, id: &DocId, known: KnownPlacement) {
+        self.put_as(id, known, false);
+    }
+
+    /// Caches a placement just written.
     pub fn put(&mut self, id: &DocId, known: KnownPlacement) {
+        self.put_as(id, known, true);
+    }
+
+    fn put_as(&mut self, id: &DocId, known: KnownPlacement, is_changed: bool) {
         if known.outdated {
             return;
         }
         if let Some(number) = self.find(id) {
             let entry = &mut self.entries[number as usize];
             entry.is_used = true;
+            entry.is_changed |= is_changed;
             return entry.set(known);
         }
         if self.len() >= self.capacity {
@@ -176,7 +219,8 @@ impl PlacementCache {
         let id = SmallVec::from_slice(id.as_str().as_bytes());
         let KnownPlacement { placement: Placement { pos, .. }, stamp, at_least, .. } = known;
         let (shard, partition, rare) = (None, None, None);
-        let mut entry = Entry { id, pos, stamp, shard, partition, at_least, rare, is_used: false };
+        let mut entry =
+            Entry { id, pos, stamp, shard, partition, at_least, rare, is_used: false, is_changed };
         entry.set(known);
         self.insert(entry);
     }
@@ -213,6 +257,9 @@ impl PlacementCache {
             let entry = &mut self.entries[number as usize];
             entry.stamp = FORGOTTEN;
             (entry.shard, entry.partition, entry.rare) = (None, None, None);
+            entry.is_changed = true;
+        } else {
+            self.note_changed(self.hasher.hash_one(id.as_str().as_bytes()));
         }
     }
 
@@ -268,6 +315,16 @@ impl PlacementCache {
         if let Ok(place) = self.places.find_entry(hash, |other| *other as usize == number) {
             place.remove();
         }
+        if entry.is_changed {
+            self.note_changed(hash);
+        }
+    }
+
+    fn note_changed(&mut self, hash: u64) {
+        if sabotage::is(Sabotage::ChangedIsForgotten) {
+            return;
+        }
+        self.changed.entry(hash, |changed| *changed == hash, |changed| *changed).or_insert(hash);
     }
 }
 
@@ -405,6 +462,55 @@ mod tests {
             assert_eq!(all, ids, "seed {seed}");
             assert_eq!(cache.places.len(), all.len(), "seed {seed}");
         }
+    }
+
+    #[test]
+    fn what_this_owner_changed_is_read_as_of_now_until_the_next_beginning() {
+        let at = |secs| Instant::from_start(Duration::from_secs(secs));
+        let since = |cache: &PlacementCache, numbers: [u64; 3]| numbers.map(|n| cache.readable_since(&id(n)));
+        let mut cache = PlacementCache::new(NonZeroUsize::new(2).unwrap());
+        assert_eq!(since(&cache, [1, 2, 3]), [None; 3]);
+        cache.begin(at(7));
+        assert_eq!(since(&cache, [1, 2, 3]), [Some(at(7)); 3]);
+        // Read, written, and found changed where nothing was known; all must then make room.
+        cache.put_read(&id(1), known(1));
+        cache.put(&id(2), known(2));
+        cache.forget(&id(3));
+        assert_eq!(since(&cache, [1, 2, 3]), [None; 3]);
+        cache.put_read(&id(11), known(11));
+        cache.put_read(&id(12), known(12));
+        assert_eq!(since(&cache, [1, 2, 3]), [Some(at(7)), None, None]);
+        cache.resize(NonZeroUsize::MIN);
+        assert_eq!(since(&cache, [1, 2, 3]), [Some(at(7)), None, None]);
+        // Read, and written since.
+        cache.put_read(&id(12), known(12));
+        cache.put(&id(12), known(13));
+        cache.put_read(&id(13), known(13));
+        assert_eq!(cache.readable_since(&id(12)), None);
+        // What is known to be outdated, and what was written and then read.
+        cache.forget(&id(13));
+        cache.put_read(&id(13), known(13));
+        cache.put_read(&id(14), known(14));
+        assert_eq!(cache.readable_since(&id(13)), None);
+
+        cache.begin(at(8));
+        assert_eq!(since(&cache, [1, 2, 3]), [Some(at(8)); 3]);
+        cache.clear();
+        assert_eq!(since(&cache, [1, 2, 3]), [None; 3]);
+    }
+
+    #[test]
+    fn beginning_is_due_before_much_memory_is_used() {
+        let mut cache = PlacementCache::new(NonZeroUsize::MIN);
+        cache.begin(Instant::from_start(Duration::ZERO));
+        for number in 0..MAX_CHANGED as u64 {
+            assert!(!cache.is_beginning_due());
+            cache.put(&id(number), known(number));
+        }
+        cache.forget(&id(MAX_CHANGED as u64));
+        assert!(cache.is_beginning_due());
+        cache.begin(Instant::from_start(Duration::ZERO));
+        assert!(!cache.is_beginning_due());
     }
 
     /// docs/performance.md relies on it.

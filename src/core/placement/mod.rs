@@ -6,12 +6,14 @@
 mod cache;
 
 use bytes::Bytes;
+use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
 pub use self::cache::{CacheSlot, PlacementCache};
-use crate::base::ids::ShardId;
+use crate::base::fnv::fnv1a;
+use crate::base::ids::{DocId, ShardId};
 use crate::base::position::{Epoch, Position};
 use crate::base::requests::SeqNo;
 use crate::core::counting::facets::Facets;
@@ -63,6 +65,9 @@ struct Record {
     partition: Option<i32>,
     #[serde(default)]
     versions: FacetHistory,
+    /// Follows from the id.
+    #[serde(default, rename = "key")]
+    _key: IgnoredAny,
 }
 
 /// The JSON form for writing.
@@ -73,9 +78,8 @@ struct Written<'a> {
     shard: Option<&'a ShardId>,
     #[serde(skip_serializing_if = "<[ShardId]>::is_empty")]
     leftovers: &'a [ShardId],
-    /// `false` marks a plain placement; older builds read it as if it were absent, and do not write it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    deleted: Option<bool>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    deleted: bool,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     refused: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,6 +88,9 @@ struct Written<'a> {
     partition: Option<i32>,
     #[serde(skip_serializing_if = "FacetHistory::is_empty")]
     versions: &'a FacetHistory,
+    /// Marks a plain placement.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<u32>,
 }
 
 impl TryFrom<Record> for Placement {
@@ -112,19 +119,18 @@ impl TryFrom<Record> for Placement {
 }
 
 impl Serialize for Placement {
+    /// Without a key.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { pos, shard, leftovers, refused, fetched, partition, versions } = self;
-        // Validated when it was fetched.
-        let fetched = fetched.as_ref().and_then(|document| serde_json::from_slice(document).ok());
-        let deleted = match shard {
-            None => Some(true),
-            Some(_) => self.is_plain().then_some(false),
-        };
-        let shard = shard.as_ref();
-        let (pos, refused, partition) = (*pos, *refused, *partition);
-        Written { pos, shard, leftovers, deleted, refused, fetched, partition, versions }
-            .serialize(serializer)
+        self.written(None).serialize(serializer)
     }
+}
+
+/// What a search gives of a placement in place of its document's id, which it would take from stored fields: 31 bits of a hash.
+/// Only documents that are asked for are told apart by it.
+pub fn placement_key(id: &DocId) -> u32 {
+    let hash = fnv1a(id.as_str().bytes());
+    let [_, _, _, _, bytes @ ..] = (hash ^ (hash >> 32)).to_be_bytes();
+    u32::from_be_bytes(bytes) >> 1
 }
 
 impl Placement {
@@ -180,10 +186,25 @@ impl Placement {
         self.shard.iter().chain(&self.leftovers)
     }
 
-    /// The JSON stored in the placements index.
-    pub fn to_json(&self) -> Bytes {
+    /// The JSON stored in the placements index for the document `id`.
+    pub fn stored(&self, id: &DocId) -> Bytes {
+        let key = self.is_plain().then(|| placement_key(id));
         // Serializing plain strings and numbers into a Vec cannot fail.
+        Bytes::from(serde_json::to_vec(&self.written(key)).unwrap_or_default())
+    }
+
+    /// The same without its key.
+    pub fn to_json(&self) -> Bytes {
         Bytes::from(serde_json::to_vec(self).unwrap_or_default())
+    }
+
+    fn written(&self, key: Option<u32>) -> Written<'_> {
+        let Self { pos, shard, leftovers, refused, fetched, partition, versions } = self;
+        // Validated when it was fetched.
+        let fetched = fetched.as_ref().and_then(|document| serde_json::from_slice(document).ok());
+        let (deleted, shard) = (shard.is_none(), shard.as_ref());
+        let (pos, refused, partition) = (*pos, *refused, *partition);
+        Written { pos, shard, leftovers, deleted, refused, fetched, partition, versions, key }
     }
 
     /// Reads the JSON back.
@@ -262,9 +283,14 @@ mod tests {
     }
 
     #[test]
-    fn only_the_json_of_a_plain_placement_says_that_it_is_not_deleted() {
+    fn only_a_plain_placement_has_a_key() {
         let plain = || Placement::new(Position::from_version(7), Some(shard("a")), []).by_partition(Some(3));
-        assert_eq!(plain().to_json(), r#"{"pos":7,"shard":"a","deleted":false,"partition":3}"#);
+        let id = DocId::from_key(Some(b"foobar")).unwrap();
+        let stored = plain().stored(&id);
+        // FNV-1a of "foobar" is 85944171_f73967e8.
+        let key = (0x8594_4171_u32 ^ 0xf739_67e8) >> 1;
+        assert_eq!(stored, format!(r#"{{"pos":7,"shard":"a","partition":3,"key":{key}}}"#));
+        assert_eq!(Placement::from_json(&stored).unwrap(), plain());
         for other in [
             Placement { shard: None, ..plain() },
             Placement { leftovers: [shard("b")].into_iter().collect(), ..plain() },
@@ -272,8 +298,8 @@ mod tests {
             plain().with_fetched(Some("{}".into())),
             plain().with_history(FacetHistory::default().with(plain().pos, plain().pos, Facets::default())),
         ] {
-            let json = String::from_utf8(other.to_json().to_vec()).unwrap();
-            assert!(!other.is_plain() && !json.contains(r#""deleted":false"#), "{json}");
+            assert!(!other.is_plain());
+            assert_eq!(other.stored(&id), other.to_json());
         }
     }
 

@@ -77,19 +77,6 @@ fn natural(text: &[u8]) -> Option<(u64, &[u8])> {
 
 /// Decodes the answer to an `_mget` of `expected` documents.
 pub fn mget_answer(body: &[u8], expected: usize) -> Result<Vec<GetAnswer>, CallError> {
-    get_slots(body, expected, |slot| slot._source.map(|source| source.get()))
-}
-
-/// Decodes the answer to an `_mget` of `expected` documents without their content: the source of each is empty.
-pub(super) fn states_answer(body: &[u8], expected: usize) -> Result<Vec<GetAnswer>, CallError> {
-    get_slots(body, expected, |_| Some(""))
-}
-
-fn get_slots<'a>(
-    body: &'a [u8],
-    expected: usize,
-    source: impl Fn(&GetSlot<'a>) -> Option<&'a str>,
-) -> Result<Vec<GetAnswer>, CallError> {
     #[derive(Deserialize)]
     struct Body<'a> {
         #[serde(borrow)]
@@ -97,11 +84,7 @@ fn get_slots<'a>(
     }
     let Body { docs } = parse(body, "mget")?;
     same_count(docs.len(), expected, "mget")?;
-    let answer = |slot: GetSlot<'a>| {
-        let source = source(&slot);
-        slot.into_answer(source)
-    };
-    Ok(docs.into_iter().map(answer).collect())
+    Ok(docs.into_iter().map(GetSlot::into_answer).collect())
 }
 
 /// `error.type` and `error.reason` of a failed request. The type is empty if the body is not Elasticsearch's error object (a
@@ -228,7 +211,7 @@ struct GetSlot<'a> {
 }
 
 impl GetSlot<'_> {
-    fn into_answer(self, source: Option<&str>) -> GetAnswer {
+    fn into_answer(self) -> GetAnswer {
         if let Some(error) = self.error {
             return GetAnswer::Failed(error.into_item_error(0));
         }
@@ -236,7 +219,7 @@ impl GetSlot<'_> {
             return GetAnswer::Missing;
         }
         let (Some(version), Some(stamp), Some(source)) =
-            (self._version, stamp(self._seq_no, self._primary_term), source)
+            (self._version, stamp(self._seq_no, self._primary_term), self._source)
         else {
             return GetAnswer::Failed(ItemError {
                 status: 0,
@@ -248,7 +231,7 @@ impl GetSlot<'_> {
         };
         // On one line, as it will be written back: a line break would end the bulk operation (adopted documents may be
         // pretty-printed).
-        let source = on_one_line(Bytes::copy_from_slice(source.as_bytes()));
+        let source = on_one_line(Bytes::copy_from_slice(source.get().as_bytes()));
         GetAnswer::Found(FoundDocument { version, stamp, source })
     }
 }

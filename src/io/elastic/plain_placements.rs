@@ -1,14 +1,12 @@
 //! Reads many placements at less cost to Elasticsearch than an `_mget` of them.
 //!
 //! For the content of a document, a get decompresses the block of stored fields that it is in: five times the cost of finding it. A
-//! search takes content from doc values instead, but does not see the latest writes. So there are up to three requests:
+//! search takes content from doc values instead, but sees the index as of a refresh. So there are up to three requests:
 //!
-//! 1. `_mget` without content: in which state (`_seq_no`, `_primary_term`) each placement is, realtime;
-//! 2. `_search`: the content of plain placements ([`Placement::is_plain`]), and the state that it belongs to;
-//! 3. `_mget` of those of which the search did not give the content in their state.
-//!
-//! *Invariant:* the answers are those of an `_mget`. A primary shard gives each state to one write only, so the same state is the
-//! same content. Several primaries may give the same one: nothing is taken from a search of these.
+//! 1. `_refresh`, if none began since the placements may be read ([`Get::since`]);
+//! 2. `_search` for these: the content of plain placements ([`Placement::is_plain`]), with its state. Hits have no `_id`, which is a
+//!    stored field: [`placement_key`] tells them apart;
+//! 3. `_mget`, realtime, of those that may not be read so, and of those that the search did not give.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -19,24 +17,22 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::{CallError, Get, GetAnswer, Index, SeqNo, decode, encode};
+use super::{CallError, FoundDocument, Get, Index, decode, encode};
 use crate::base::clock::Instant;
-use crate::base::ids::{DocId, ShardId};
+use crate::base::ids::ShardId;
 use crate::base::position::Position;
-use crate::core::placement::Placement;
+use crate::core::placement::{Placement, placement_key};
 
-/// Fewer are read by one `_mget`: two more requests would cost more than they save.
+/// Fewer are read by one `_mget`: a search costs more than it saves.
 const FEWEST: usize = 100;
 /// `index.max_result_window`.
 const MOST: usize = 10_000;
-/// For how long nothing is searched after a search that gave less than half of what it was asked for.
+/// Time between two refreshes. Until then what was written since the last one is read by `_mget`.
+const REFRESHES_APART: Duration = Duration::from_secs(1);
+/// For how long nothing is searched after a refresh that failed, or a search that gave less than half of what it was asked for.
 const PAUSE: Duration = Duration::from_secs(60);
 
-/// Path of the first request.
-pub(super) const STATES_PATH: &str = "/_mget?realtime=true&_source=false&filter_path=docs.found,docs._version,docs._seq_no,\
-                                      docs._primary_term,docs.error";
-
-/// Path of the second.
+/// Path of the search.
 pub(super) fn search_path(prefix: &str) -> String {
     format!(
         "/{}/_search?request_cache=false&filter_path=_shards.total,hits.hits._seq_no,hits.hits._primary_term,hits.hits.fields",
@@ -44,150 +40,172 @@ pub(super) fn search_path(prefix: &str) -> String {
     )
 }
 
-/// Body of the second.
-pub(super) fn search_body<'a>(ids: impl ExactSizeIterator<Item = &'a DocId>) -> Bytes {
-    let mut body = format!(
-        r#"{{"size":{},"track_total_hits":false,"sort":["_doc"],"_source":false,"stored_fields":"_none_","seq_no_primary_term":true,"docvalue_fields":["pos","shard","leftovers","partition","deleted"],"query":{{"ids":{{"values":["#,
-        ids.len()
-    )
-    .into_bytes();
-    for (n, id) in ids.enumerate() {
-        body.extend_from_slice(if n > 0 { b",\"" } else { b"\"" });
-        encode::put_escaped(&mut body, id.as_str());
-        body.push(b'"');
-    }
-    body.extend_from_slice(b"]}}}");
-    body.into()
+/// A search for placements.
+#[derive(Debug)]
+pub(super) struct PlacementSearch {
+    /// Places of the gets by their keys; of several with one key, none is taken from the answer.
+    places: HashMap<u32, Option<usize>, RandomState>,
+    /// A refresh must have begun since then.
+    pub(super) since: Instant,
+    asked: usize,
 }
 
-/// Contents of plain placements by their states.
-pub(super) type Contents = HashMap<SeqNo, Bytes, RandomState>;
-
-/// Decodes the answer to the second request.
-pub(super) fn search_answer(body: &[u8]) -> Result<Contents, CallError> {
-    #[derive(Deserialize)]
-    struct Body {
-        _shards: Shards,
-        #[serde(default)]
-        hits: Hits,
-    }
-    #[derive(Deserialize)]
-    struct Shards {
-        total: u32,
-    }
-    #[derive(Deserialize, Default)]
-    struct Hits {
-        #[serde(default)]
-        hits: Vec<Hit>,
-    }
-    #[derive(Deserialize)]
-    struct Hit {
-        _seq_no: Option<i64>,
-        _primary_term: Option<i64>,
-        #[serde(default)]
-        fields: Fields,
-    }
-    /// Each a list of one value; absent where the placement has none, and from an index of an earlier build.
-    #[derive(Deserialize, Default)]
-    struct Fields {
-        pos: Option<[Position; 1]>,
-        shard: Option<[ShardId; 1]>,
-        /// Of a placement that somebody edited.
-        leftovers: Option<IgnoredAny>,
-        partition: Option<[i32; 1]>,
-        deleted: Option<[bool; 1]>,
-    }
-    let Body { _shards: Shards { total }, hits: Hits { hits } } = decode::parse(body, "search")?;
-    if total != 1 {
-        return Ok(Contents::default());
-    }
-    let content = |Hit { _seq_no, _primary_term, fields }| {
-        let Fields {
-            pos: Some([pos]),
-            shard: Some([shard]),
-            leftovers: None,
-            partition,
-            deleted: Some([false]),
-        } = fields
-        else {
+impl PlacementSearch {
+    /// The search for those of these that may be read so; `None` if it does not pay.
+    pub(super) fn of(gets: &[Get]) -> Option<Self> {
+        let readable = || gets.iter().enumerate().filter(|(_, get)| get.since.is_some());
+        let asked = readable().count();
+        let since = gets.iter().filter_map(|get| get.since).max()?;
+        if !(FEWEST..=MOST).contains(&asked) || gets.iter().any(|get| get.index != Index::Placements) {
             return None;
-        };
-        let partition = partition.map(|[partition]| partition);
-        let content = Placement::new(pos, Some(shard), []).by_partition(partition).to_json();
-        Some((decode::stamp(_seq_no, _primary_term)?, content))
-    };
-    Ok(hits.into_iter().filter_map(content).collect())
-}
-
-/// Whether searches give what they are asked for. Not where the index was created by an earlier build, has several primaries, is
-/// refreshed rarely, or where documents are counted, since no placement is plain then.
-#[derive(Debug, Default)]
-pub(super) struct SearchSwitch(Mutex<Option<Instant>>);
-
-impl SearchSwitch {
-    /// Whether these are to be read in this way.
-    pub(super) fn is_for(&self, gets: &[Get], now: Instant) -> bool {
-        let are_placements = || gets.iter().all(|get| get.index == Index::Placements);
-        let is_on = || self.off_until().is_none_or(|until| until <= now);
-        gets.len() >= FEWEST && are_placements() && is_on()
+        }
+        let mut places = HashMap::with_capacity_and_hasher(asked, RandomState::new());
+        for (place, get) in readable() {
+            let is_same = |other: &mut Option<usize>| *other = None;
+            places.entry(placement_key(&get.id)).and_modify(is_same).or_insert(Some(place));
+        }
+        Some(Self { places, since, asked })
     }
 
-    /// Notes what a search gave of that many placements.
-    fn note(&self, given: usize, of: usize, now: Instant) {
-        if given < of / 2 {
-            *self.off_until() = Some(now + PAUSE);
+    /// Its body.
+    pub(super) fn body(gets: &[Get]) -> Bytes {
+        let readable = || gets.iter().filter(|get| get.since.is_some());
+        let mut body = format!(
+            r#"{{"size":{},"track_total_hits":false,"sort":["_doc"],"_source":false,"stored_fields":"_none_","seq_no_primary_term":true,"docvalue_fields":["pos","shard","leftovers","partition","key"],"query":{{"ids":{{"values":["#,
+            readable().count()
+        )
+        .into_bytes();
+        for (n, get) in readable().enumerate() {
+            body.extend_from_slice(if n > 0 { b",\"" } else { b"\"" });
+            encode::put_escaped(&mut body, get.id.as_str());
+            body.push(b'"');
         }
+        body.extend_from_slice(b"]}}}");
+        body.into()
+    }
+
+    /// Decodes its answer: what it found, by places of the gets.
+    pub(super) fn answer(&self, body: &[u8]) -> Result<Vec<(usize, FoundDocument)>, CallError> {
+        #[derive(Deserialize)]
+        struct Body {
+            _shards: Shards,
+            #[serde(default)]
+            hits: Hits,
+        }
+        #[derive(Deserialize)]
+        struct Shards {
+            total: u32,
+        }
+        #[derive(Deserialize, Default)]
+        struct Hits {
+            #[serde(default)]
+            hits: Vec<Hit>,
+        }
+        #[derive(Deserialize)]
+        struct Hit {
+            _seq_no: Option<i64>,
+            _primary_term: Option<i64>,
+            #[serde(default)]
+            fields: Fields,
+        }
+        /// Each a list of one value; absent where the placement has none, and from an index of an earlier build.
+        #[derive(Deserialize, Default)]
+        struct Fields {
+            pos: Option<[Position; 1]>,
+            shard: Option<[ShardId; 1]>,
+            /// Of a placement that somebody edited.
+            leftovers: Option<IgnoredAny>,
+            partition: Option<[i32; 1]>,
+            key: Option<[u32; 1]>,
+        }
+        let Body { _shards: Shards { total }, hits: Hits { hits } } = decode::parse(body, "search")?;
+        if total != 1 {
+            // Each of several primaries looks for all of them, which costs more than it saves.
+            return Ok(Vec::new());
+        }
+        let found = |Hit { _seq_no, _primary_term, fields }| {
+            let Fields {
+                pos: Some([pos]),
+                shard: Some([shard]),
+                leftovers: None,
+                partition,
+                key: Some([key]),
+            } = fields
+            else {
+                return None;
+            };
+            let place = (*self.places.get(&key)?)?;
+            let partition = partition.map(|[partition]| partition);
+            let source = Placement::new(pos, Some(shard), []).by_partition(partition).to_json();
+            let stamp = decode::stamp(_seq_no, _primary_term)?;
+            Some((place, FoundDocument { version: 0, stamp, source }))
+        };
+        Ok(hits.into_iter().filter_map(found).collect())
+    }
+}
+
+/// Whether searches give what they are asked for, and as of when. They do not where the index was created by an earlier build, has
+/// several primaries, or where documents are counted, since no placement is plain then.
+#[derive(Debug, Default)]
+pub(super) struct PlacementSearches {
+    off_until: Mutex<Option<Instant>>,
+    /// Held during a refresh, so that others wait for it.
+    refreshes: tokio::sync::Mutex<Refreshes>,
+}
+
+#[derive(Debug, Default)]
+struct Refreshes {
+    /// When the last that succeeded began.
+    succeeded: Option<Instant>,
+    /// When the last began.
+    last: Option<Instant>,
+}
+
+impl PlacementSearches {
+    /// Whether to search.
+    pub(super) fn are_on(&self, now: Instant) -> bool {
+        self.off_until().is_none_or(|until| until <= now)
+    }
+
+    /// Searches nothing for a while.
+    pub(super) fn pause(&self, now: Instant) {
+        *self.off_until() = Some(now + PAUSE);
+    }
+
+    /// Notes how many a search gave.
+    pub(super) fn note(&self, search: &PlacementSearch, given: usize, now: Instant) {
+        if given < search.asked / 2 {
+            self.pause(now);
+        }
+    }
+
+    /// Whether all copies of the index have been refreshed since then, by `refresh` if need be.
+    pub(super) async fn are_since(
+        &self,
+        since: Instant,
+        now: impl Fn() -> Instant,
+        refresh: impl Future<Output = Result<(), CallError>>,
+    ) -> bool {
+        let mut refreshes = self.refreshes.lock().await;
+        if refreshes.succeeded.is_some_and(|began| began >= since) {
+            return true;
+        }
+        let now = now();
+        if refreshes.last.is_some_and(|last| now.since(last) < REFRESHES_APART) {
+            return false;
+        }
+        refreshes.last = Some(now);
+        match refresh.await {
+            Ok(()) => refreshes.succeeded = Some(now),
+            Err(error) => {
+                tracing::debug!(%error, "placements are read one by one for a while, since their index cannot be refreshed");
+                self.pause(now);
+            }
+        }
+        refreshes.succeeded == Some(now)
     }
 
     fn off_until(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Answers that are to become those of an `_mget`.
-pub(super) struct PlacementReads {
-    /// Found, and with an empty source: the content is not known yet.
-    answers: Vec<GetAnswer>,
-}
-
-impl PlacementReads {
-    /// From the answer to the first request.
-    pub(super) fn begin(states: &[u8], expected: usize) -> Result<Self, CallError> {
-        Ok(Self { answers: decode::states_answer(states, expected)? })
-    }
-
-    /// Places of those whose content is not known.
-    pub(super) fn unknown(&self) -> Vec<usize> {
-        let is_unknown =
-            |answer: &GetAnswer| matches!(answer, GetAnswer::Found(found) if found.source.is_empty());
-        (0..self.answers.len()).filter(|&place| is_unknown(&self.answers[place])).collect()
-    }
-
-    /// Whether a search for so many pays.
-    pub(super) fn pays(unknown: usize) -> bool {
-        (FEWEST..=MOST).contains(&unknown)
-    }
-
-    /// Takes the contents that belong to the states.
-    pub(super) fn searched(&mut self, contents: &Contents, switch: &SearchSwitch, now: Instant) {
-        let (mut unknown, mut given) = (0, 0);
-        for answer in &mut self.answers {
-            if let GetAnswer::Found(found) = answer {
-                unknown += 1;
-                if let Some(content) = contents.get(&found.stamp) {
-                    given += 1;
-                    found.source = content.clone();
-                }
-            }
-        }
-        switch.note(given, unknown, now);
-    }
-
-    /// Takes the answers to the third request, for what was unknown.
-    pub(super) fn read(mut self, unknown: &[usize], answers: Vec<GetAnswer>) -> Vec<GetAnswer> {
-        for (&place, answer) in unknown.iter().zip(answers) {
-            self.answers[place] = answer;
-        }
-        self.answers
+        self.off_until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

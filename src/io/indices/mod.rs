@@ -125,7 +125,7 @@ fn plain_placement_mapping() -> Map<String, Value> {
     let kept = json!({"type": "object", "enabled": false});
     let properties = json!({
         "pos": stored("long"), "shard": stored("keyword"), "leftovers": stored("keyword"),
-        "partition": stored("integer"), "deleted": stored("boolean"), "fetched": kept, "versions": kept,
+        "partition": stored("integer"), "key": stored("integer"), "fetched": kept, "versions": kept,
     });
     Map::from_iter([("dynamic".to_owned(), json!(false)), ("properties".to_owned(), properties)])
 }

@@ -233,7 +233,7 @@ fn name_all(id: &DocId, placement: &Placement, sight: &Observation) -> Plan {
 }
 
 fn write(id: &DocId, placement: &Placement, guard: WriteCondition) -> BulkOp {
-    BulkOp::Index { index: Index::Placements, id: id.clone(), guard, source: placement.to_json() }
+    BulkOp::Index { index: Index::Placements, id: id.clone(), guard, source: placement.stored(id) }
 }
 
 #[cfg(test)]

@@ -91,7 +91,7 @@ impl DryRunElastic {
         }
         let answers = self.real.mget(&unknown, timeout).await?;
         let mut memory = self.memory();
-        for (Get { index, id }, answer) in unknown.into_iter().zip(answers) {
+        for (Get { index, id, .. }, answer) in unknown.into_iter().zip(answers) {
             let remembered = match answer {
                 GetAnswer::Failed(error) => {
                     failed.insert((index, id), error);

@@ -127,7 +127,7 @@ impl Migration {
             placement.leftovers.retain(|shard| !gone.contains(shard));
             if placement.leftovers.len() < before {
                 let (index, guard) = (Index::Placements, WriteCondition::Unchanged(found.stamp));
-                ops.push(BulkOp::Index { index, id: id.clone(), guard, source: placement.to_json() });
+                ops.push(BulkOp::Index { index, id: id.clone(), guard, source: placement.stored(id) });
             }
         }
         if !ops.is_empty() {

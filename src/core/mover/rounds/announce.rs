@@ -159,14 +159,14 @@ impl Announce {
             index: Index::Placements,
             id: ahead.entry.id.clone(),
             guard: ahead.guard(),
-            source: ahead.placement.to_json(),
+            source: ahead.placement.stored(&ahead.entry.id),
         }));
         ops.extend(in_place.iter().filter_map(|(placed, _)| placed.document()));
         ops.extend(self.clears.iter().map(|clear| BulkOp::Index {
             index: Index::Placements,
             id: clear.id.clone(),
             guard: WriteCondition::Unchanged(clear.stamp),
-            source: clear.placement.to_json(),
+            source: clear.placement.stored(&clear.id),
         }));
         ops.extend(confirming.iter().map(Confirming::op));
         ops.extend(self.sweeps.iter().flat_map(sweep_deletes));

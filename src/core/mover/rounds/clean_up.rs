@@ -60,7 +60,7 @@ impl CleanUp {
             index: Index::Placements,
             id: set_back.entry.id.clone(),
             guard: set_back.guard,
-            source: set_back.placement.to_json(),
+            source: set_back.placement.stored(&set_back.entry.id),
         });
         let mut ops = Vec::with_capacity(self.sweeping.len() + self.set_backs.len());
         ops.extend(deletes);

@@ -82,7 +82,13 @@ impl ReadPlacements {
 
     /// The placements to read.
     pub fn gets(&self) -> Vec<Get> {
-        self.unknown.iter().map(|entry| Get::realtime(Index::Placements, entry.id.clone())).collect()
+        let cache = &self.batch.state.cache;
+        let get = |entry: &Entry| {
+            // A touch may concern a copy that was named since.
+            let since = cache.readable_since(&entry.id).filter(|_| entry.fold.touched_at.is_none());
+            Get { since, ..Get::realtime(Index::Placements, entry.id.clone()) }
+        };
+        self.unknown.iter().map(get).collect()
     }
 
     /// Takes one answer per get, in order.
@@ -99,7 +105,7 @@ impl ReadPlacements {
                     Ok(placement) => {
                         let floor = batch.state.cache.floor(&entry.id);
                         let known = KnownPlacement::new(placement, found.stamp).above(floor);
-                        batch.state.cache.put(&entry.id, known.clone());
+                        batch.state.cache.put_read(&entry.id, known.clone());
                         readings.push(Reading::new(&batch.state, entry, Some(known), KnownBy::Read));
                     }
                     Err(error) => {

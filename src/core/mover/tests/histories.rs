@@ -658,6 +658,8 @@ fn every_sabotage_of_mover_and_ledger_is_found() {
     // Letters under way, sending again, a task's cache and claim, what belongs to a change of the map, and most of the tally: nothing that is run here.
     let elsewhere = [
         Sabotage::CacheSurvivesAssignment,
+        Sabotage::ChangedIsForgotten,
+        Sabotage::ReadAsOfBefore,
         Sabotage::SkipRetry,
         Sabotage::DeleteBeforeSeen,
         Sabotage::ResumedSweepsAtOnce,

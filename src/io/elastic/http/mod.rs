@@ -26,7 +26,7 @@ use url::Url;
 use super::aws::{self, RequestToSign, Signer};
 use super::encode::MAX_PREFIX_BYTES;
 use super::nodes::{Nodes, NodesObserver};
-use super::plain_placements::{self, PlacementReads, SearchSwitch};
+use super::plain_placements::{self, PlacementSearch, PlacementSearches};
 use super::refreshes::RefreshCounts;
 use super::{
     AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer, Index, Method, compress,
@@ -152,7 +152,7 @@ pub struct HttpElastic {
     observer: Option<Arc<dyn NodesObserver>>,
     prefix: String,
     clock: Arc<dyn Clock>,
-    placements: SearchSwitch,
+    placements: PlacementSearches,
 }
 
 struct Target {
@@ -247,7 +247,7 @@ impl HttpElastic {
             observer: None,
             prefix: options.prefix.clone(),
             clock,
-            placements: SearchSwitch::default(),
+            placements: PlacementSearches::default(),
         })
     }
 
@@ -391,33 +391,44 @@ impl HttpElastic {
     }
 
     /// Reads placements as `plain_placements.rs` says.
-    async fn mget_placements(&self, gets: &[Get], timeout: Duration) -> Result<Vec<GetAnswer>, CallError> {
+    async fn mget_placements(
+        &self,
+        gets: &[Get],
+        search: &PlacementSearch,
+        timeout: Duration,
+    ) -> Result<Vec<GetAnswer>, CallError> {
         const JSON: &str = "application/json";
-        let until = self.clock.now() + timeout;
-        let left = || until.since(self.clock.now());
-        let body = encode::mget_body(gets, &self.prefix);
-        let states = self.post(plain_placements::STATES_PATH, JSON, body, timeout).await?;
-        let mut reading = PlacementReads::begin(&states, gets.len())?;
-        let found = reading.unknown();
-        if PlacementReads::pays(found.len()) {
-            let body = plain_placements::search_body(found.iter().map(|&place| &gets[place].id));
-            let path = plain_placements::search_path(&self.prefix);
-            let answer = self.post(&path, JSON, body, left()).await;
-            let contents = answer.and_then(|answer| plain_placements::search_answer(&answer));
-            let contents = contents.unwrap_or_else(|error| {
+        let now = || self.clock.now();
+        let until = now() + timeout;
+        let left = || until.since(now());
+        let refresh = async { self.refresh(&[Index::Placements], left()).await };
+        let mut answers = vec![None; gets.len()];
+        if self.placements.are_since(search.since, now, refresh).await {
+            let (path, body) = (plain_placements::search_path(&self.prefix), PlacementSearch::body(gets));
+            let found = self.post(&path, JSON, body, left()).await.and_then(|answer| search.answer(&answer));
+            let found = found.unwrap_or_else(|error| {
                 tracing::debug!(%error, "no placements by search; they are read one by one");
-                Default::default()
+                Vec::new()
             });
-            reading.searched(&contents, &self.placements, self.clock.now());
+            self.placements.note(search, found.len(), now());
+            for (place, document) in found {
+                answers[place] = Some(GetAnswer::Found(document));
+            }
         }
-        let unknown = reading.unknown();
-        if unknown.is_empty() {
-            return Ok(reading.read(&[], Vec::new()));
+        let rest: Vec<Get> = gets
+            .iter()
+            .zip(&answers)
+            .filter(|(_, answer)| answer.is_none())
+            .map(|(get, _)| get.clone())
+            .collect();
+        let mut read = Vec::new();
+        if !rest.is_empty() {
+            let body = encode::mget_body(&rest, &self.prefix);
+            let answer = self.post(encode::MGET_PATH, JSON, body, left()).await?;
+            read = decode::mget_answer(&answer, rest.len())?;
         }
-        let rest: Vec<Get> = unknown.iter().map(|&place| gets[place].clone()).collect();
-        let body = encode::mget_body(&rest, &self.prefix);
-        let answer = self.post(encode::MGET_PATH, JSON, body, left()).await?;
-        Ok(reading.read(&unknown, decode::mget_answer(&answer, rest.len())?))
+        let mut read = read.into_iter();
+        Ok(answers.into_iter().filter_map(|answer| answer.or_else(|| read.next())).collect())
     }
 
     fn nodes(&self) -> std::sync::MutexGuard<'_, Nodes> {
@@ -442,8 +453,11 @@ impl Elastic for HttpElastic {
         timeout: Duration,
     ) -> BoxFuture<'a, Result<Vec<GetAnswer>, CallError>> {
         async move {
-            if look == 0 && self.placements.is_for(gets, self.clock.now()) {
-                return self.mget_placements(gets, timeout).await;
+            if look == 0
+                && let Some(search) = PlacementSearch::of(gets)
+                && self.placements.are_on(self.clock.now())
+            {
+                return self.mget_placements(gets, &search, timeout).await;
             }
             let body = Some(encode::mget_body(gets, &self.prefix));
             let node = self.nodes().pick_for(look, self.clock.now());
