@@ -43,6 +43,8 @@ impl Seen {
 pub enum Does {
     Pass,
     PassAfter(Duration),
+    /// Not before this number is that large.
+    PassFrom(Arc<AtomicUsize>, usize),
     /// Status and body.
     Answer(u16, String),
     /// No answer, until the client closes the connection.
@@ -162,6 +164,12 @@ fn serve<S: Read + Write>(reader: &mut BufReader<S>, shared: &Shared) -> Option<
         Does::Pass => pass(&seen, shared)?,
         Does::PassAfter(time) => {
             std::thread::sleep(time);
+            pass(&seen, shared)?
+        }
+        Does::PassFrom(number, least) => {
+            while number.load(Ordering::SeqCst) < least {
+                std::thread::sleep(Duration::from_millis(2));
+            }
             pass(&seen, shared)?
         }
         Does::Answer(status, body) => (status, body.into_bytes()),

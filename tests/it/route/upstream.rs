@@ -1,5 +1,7 @@
 //! What the router and Elasticsearch say to each other.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use reqwest::blocking::Client;
@@ -343,13 +345,26 @@ fn a_trace_context_of_the_client_reaches_elasticsearch() {
 fn no_more_than_one_of_twenty_requests_is_hedged() {
     let world = Standins::start();
     let front = Front::start(&world.elasticsearch());
-    front.does(|seen| if searches(seen) { Does::PassAfter(Duration::from_millis(60)) } else { Does::Pass });
+    // Searches wait until the router has decided about a second request, however slow this machine is.
+    let (begun, decided) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (of_search, until) = (begun.clone(), decided.clone());
+    front.does(move |seen| match searches(seen) {
+        true => Does::PassFrom(until.clone(), of_search.load(Ordering::SeqCst)),
+        false => Does::Pass,
+    });
     let router = Router::behind(world, &[&front], "", "[route]\nhedge_after = \"10ms\"\n", &[]);
-    for _ in 0..30 {
-        assert_eq!(router.search(&near_berlin("30km")).status(), 200);
-    }
     let hedges =
         |outcome: &str| router.metric(&format!("geofold_route_hedges_total{{outcome=\"{outcome}\"}}"));
+    for number in 1..=30 {
+        begun.store(number, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            let search = scope.spawn(|| router.search(&near_berlin("30km")).status());
+            let decisions = || hedges("sent") + hedges("over_budget");
+            wait_for("a decision", || (decisions() >= number as f64).then_some(()));
+            decided.store(number, Ordering::SeqCst);
+            assert_eq!(search.join().unwrap(), 200);
+        });
+    }
     // Ten are saved up, and the thirty searches earn one more.
     assert_eq!((hedges("sent"), hedges("over_budget")), (11.0, 19.0));
     router.process.stop();
