@@ -134,7 +134,7 @@ impl Get {
 /// A document as read.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FoundDocument {
-    /// `_version`: for copies that geofold wrote, their position.
+    /// `_version`: for copies that geofold wrote, their position. 0 of a placement that a search gave.
     pub version: u64,
     /// For compare-and-set.
     pub stamp: SeqNo,

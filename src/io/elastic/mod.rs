@@ -131,7 +131,7 @@ pub struct AdminAnswer {
 
 /// The search server. One implementation speaks HTTP, one is a store in memory for tests; both are held to the same suite.
 pub trait Elastic: Send + Sync {
-    /// Reads documents, realtime; one answer per get, in order.
+    /// Reads documents, each as of now or as its get says; one answer per get, in order.
     fn mget<'a>(
         &'a self,
         gets: &'a [Get],
