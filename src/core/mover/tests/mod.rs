@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `mod.rs` | documents on a globe of three geoshards; a [`Batch`] at any of its rounds; an [`Owner`] to step through it |
 //! | `store.rs` | the Elasticsearch in memory |
+//! | `as_of_before.rs` | which placements may be read as of a moment before |
 //! | `answers.rs` | every answer at every round: what follows, and what must not |
 //! | `counterexamples.rs` | every weakening that the protocol names, as the history that it would break |
 //! | `split_folds.rs` | patches that leave a document without a location |
@@ -17,6 +18,7 @@
 //! | `histories.rs` | random logs, crashes, zombies and lost replies, judged by the invariants |
 
 mod answers;
+mod as_of_before;
 mod counterexamples;
 mod histories;
 mod new_documents;
