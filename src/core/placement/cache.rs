@@ -27,7 +27,7 @@ use crate::core::counting::version::FacetHistory;
 
 /// Ids up to this length, UUIDs included, need no allocation.
 const INLINE_ID_BYTES: usize = 40;
-/// So many dropped placements that this owner may have changed are remembered one by one, in some 70 KB.
+/// So many dropped placements that this owner may have changed are remembered one by one, in some 70 KB; of more, none.
 const MAX_CHANGED: usize = 4096;
 /// In place of the state of a placement that must be read.
 const FORGOTTEN: SeqNo = SeqNo { seq_no: u64::MAX, primary_term: u64::MAX };
@@ -45,7 +45,7 @@ pub struct PlacementCache {
     hasher: RandomState,
     /// Where the hand is.
     hand: usize,
-    /// A placement without an entry has only been changed by others since then, unless it is in `changed`.
+    /// A placement without an entry has only been changed by others since then, unless it is in `changed`. `None`: nothing is known.
     since: Option<Instant>,
     /// Hashes of ids without an entry, whose placements this owner may have changed or seen changed since then.
     changed: HashTable<u64>,
@@ -127,16 +127,11 @@ impl PlacementCache {
         }
     }
 
-    /// From now on a placement without an entry may be read as of any moment since `now`. ⚠ Not while the owner writes.
+    /// Where all placements without an entry have to be read as of now, they may henceforth be read as of any moment since `now`.
+    /// ⚠ Not while a batch is in flight.
     pub fn begin(&mut self, now: Instant) {
         let before = || Instant::from_start(Duration::ZERO);
-        self.since = Some(if sabotage::is(Sabotage::ReadAsOfBefore) { before() } else { now });
-        self.changed.clear();
-    }
-
-    /// Whether [`Self::begin`] is due: too many placements have to be read as of now.
-    pub fn is_beginning_due(&self) -> bool {
-        self.changed.len() >= MAX_CHANGED
+        self.since.get_or_insert(if sabotage::is(Sabotage::ReadAsOfBefore) { before() } else { now });
     }
 
     /// The placement of `id`, which is not cached, may be read as of any moment since this one; `None`: as of now.
@@ -324,7 +319,12 @@ impl PlacementCache {
         if sabotage::is(Sabotage::ChangedIsForgotten) {
             return;
         }
-        self.changed.entry(hash, |changed| *changed == hash, |changed| *changed).or_insert(hash);
+        if self.changed.len() >= MAX_CHANGED {
+            (self.since, self.changed) = (None, HashTable::new());
+        }
+        if self.since.is_some() {
+            self.changed.entry(hash, |changed| *changed == hash, |changed| *changed).or_insert(hash);
+        }
     }
 }
 
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn what_this_owner_changed_is_read_as_of_now_until_the_next_beginning() {
+    fn what_this_owner_changed_is_read_as_of_now() {
         let at = |secs| Instant::from_start(Duration::from_secs(secs));
         let since = |cache: &PlacementCache, numbers: [u64; 3]| numbers.map(|n| cache.readable_since(&id(n)));
         let mut cache = PlacementCache::new(NonZeroUsize::new(2).unwrap());
@@ -493,24 +493,30 @@ mod tests {
         cache.put_read(&id(14), known(14));
         assert_eq!(cache.readable_since(&id(13)), None);
 
+        // Nothing was forgotten.
         cache.begin(at(8));
-        assert_eq!(since(&cache, [1, 2, 3]), [Some(at(8)); 3]);
+        assert_eq!(since(&cache, [1, 2, 3]), [Some(at(7)), None, None]);
         cache.clear();
         assert_eq!(since(&cache, [1, 2, 3]), [None; 3]);
+        cache.begin(at(9));
+        assert_eq!(since(&cache, [1, 2, 3]), [Some(at(9)); 3]);
     }
 
     #[test]
-    fn beginning_is_due_before_much_memory_is_used() {
+    fn where_much_has_changed_all_is_read_as_of_now_until_the_next_beginning() {
+        let at = |secs| Instant::from_start(Duration::from_secs(secs));
         let mut cache = PlacementCache::new(NonZeroUsize::MIN);
-        cache.begin(Instant::from_start(Duration::ZERO));
-        for number in 0..MAX_CHANGED as u64 {
-            assert!(!cache.is_beginning_due());
+        cache.begin(at(7));
+        for number in 0..=MAX_CHANGED as u64 {
+            assert!(cache.changed.len() <= MAX_CHANGED);
             cache.put(&id(number), known(number));
         }
-        cache.forget(&id(MAX_CHANGED as u64));
-        assert!(cache.is_beginning_due());
-        cache.begin(Instant::from_start(Duration::ZERO));
-        assert!(!cache.is_beginning_due());
+        assert_eq!(cache.readable_since(&id(0)), None);
+        assert_eq!(cache.readable_since(&id(10_000)), Some(at(7)));
+        cache.forget(&id(9_999));
+        assert_eq!((cache.readable_since(&id(10_000)), cache.changed.len()), (None, 0));
+        cache.begin(at(8));
+        assert_eq!(cache.readable_since(&id(0)), Some(at(8)));
     }
 
     /// docs/performance.md relies on it.

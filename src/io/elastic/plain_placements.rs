@@ -68,14 +68,13 @@ impl PlacementSearch {
     }
 
     /// Its body.
-    pub(super) fn body(gets: &[Get]) -> Bytes {
-        let readable = || gets.iter().filter(|get| get.since.is_some());
+    pub(super) fn body(&self, gets: &[Get]) -> Bytes {
         let mut body = format!(
             r#"{{"size":{},"track_total_hits":false,"sort":["_doc"],"_source":false,"stored_fields":"_none_","seq_no_primary_term":true,"docvalue_fields":["pos","shard","leftovers","partition","key"],"query":{{"ids":{{"values":["#,
-            readable().count()
+            self.asked
         )
         .into_bytes();
-        for (n, get) in readable().enumerate() {
+        for (n, get) in gets.iter().filter(|get| get.since.is_some()).enumerate() {
             body.extend_from_slice(if n > 0 { b",\"" } else { b"\"" });
             encode::put_escaped(&mut body, get.id.as_str());
             body.push(b'"');

@@ -106,7 +106,6 @@ impl Batches {
     pub(super) fn empty_cache(&mut self) -> bool {
         let Some(state) = &mut self.state else { return false };
         state.cache.clear();
-        state.cache.begin(self.context.clock.now());
         state.clears.clear();
         true
     }
@@ -139,9 +138,7 @@ impl Batches {
 
     /// Takes from the ledger what the batch works on.
     pub(super) fn hand_out(&mut self, ledger: &mut Ledger, state: &mut MoverState, now: Now) -> Vec<Entry> {
-        if state.cache.is_beginning_due() {
-            state.cache.begin(self.context.clock.now());
-        }
+        state.cache.begin(self.context.clock.now());
         state.lookups = Lookups::default();
         state.max_copy_bytes = self.batching.max_bytes;
         let entries = ledger.hand_out(self.batching.max_documents, self.batching.max_bytes, now.boot);

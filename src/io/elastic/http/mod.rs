@@ -404,7 +404,7 @@ impl HttpElastic {
         let refresh = async { self.refresh(&[Index::Placements], left()).await };
         let mut answers = vec![None; gets.len()];
         if self.placements.are_since(search.since, now, refresh).await {
-            let (path, body) = (plain_placements::search_path(&self.prefix), PlacementSearch::body(gets));
+            let (path, body) = (plain_placements::search_path(&self.prefix), search.body(gets));
             let found = self.post(&path, JSON, body, left()).await.and_then(|answer| search.answer(&answer));
             let found = found.unwrap_or_else(|error| {
                 tracing::debug!(%error, "no placements by search; they are read one by one");
