@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::Options;
 use crate::field::Field;
 use crate::link::Link;
-use crate::report::{Lap, Racer, median};
+use crate::report::{Lap, median};
 
 /// Megabits per second to Elasticsearch.
 const LINKS: [Option<f64>; 3] = [None, Some(100.0), Some(25.0)];
@@ -44,7 +44,7 @@ pub fn measure(options: &Options) -> Result<Vec<Compression>> {
             racers.rotate_left(1);
             for (is_on, link, field, laps) in &mut racers {
                 let before = link.sent();
-                let lap = field.in_place(Racer::Geofold, round, false)?;
+                let lap = field.in_place(round, false)?;
                 let bytes = per_event(link.sent() - before, options.documents);
                 eprintln!("compression {is_on}, {}: {lap}; {bytes:.0} bytes each", name(megabits));
                 if round > 0 {

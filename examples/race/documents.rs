@@ -185,9 +185,10 @@ impl Crowd {
         Ok(())
     }
 
-    /// Everybody's document, once, in a random order; those of whom `last` is true come last.
-    pub fn documents(&mut self, step: u32, last: impl Fn(usize) -> bool) -> Vec<Event> {
-        let order = self.shuffled(last);
+    /// Everybody's document, once, in a random order.
+    pub fn documents(&mut self, step: u32) -> Vec<Event> {
+        let mut order: Vec<usize> = (0..self.people.len()).collect();
+        self.random.shuffle(&mut order);
         order.into_iter().map(|number| self.people[number].event(number, step)).collect()
     }
 
@@ -235,14 +236,6 @@ impl Crowd {
         }
         self.people.truncate(residents);
         Ok((day, came - residents, left - residents))
-    }
-
-    /// Everybody's number, shuffled; those of whom `last` is true come last.
-    fn shuffled(&mut self, last: impl Fn(usize) -> bool) -> Vec<usize> {
-        let mut order: Vec<usize> = (0..self.people.len()).collect();
-        self.random.shuffle(&mut order);
-        order.sort_by_key(|&number| last(number));
-        order
     }
 
     /// A place in a geoshard, each geoshard as likely as the next.

@@ -10,12 +10,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use geofold::base::ids::ShardId;
-use geofold::base::position::Position;
 use geofold::support::config;
 
 use crate::documents::{Crowd, Event, INDEX_TEMPLATE};
 use crate::process::{DEADLINE, REQUEST_TIMEOUT, Worker, cpu_seconds, peak_mebibytes};
-use crate::report::{Backlog, Lap, Racer};
+use crate::report::{Backlog, Lap};
 use crate::topic::{self, Topic};
 use crate::{Options, consumer, loader, naive};
 
@@ -36,11 +35,9 @@ pub struct Field {
     pub topic: Topic,
     /// Everybody.
     pub crowd: Crowd,
-    /// The version of each one's document.
-    versions: Vec<Position>,
     elasticsearch: String,
-    /// Of each request of the raw loader.
-    raw_operations: usize,
+    /// Of each request of the loader.
+    loader_operations: usize,
     stack: PathBuf,
     geofold: PathBuf,
     worker: Worker,
@@ -189,10 +186,9 @@ impl Field {
         Ok(Self {
             name,
             topic,
-            versions: vec![Position::from_version(0); crowd.people.len()],
             crowd,
             elasticsearch: elasticsearch.to_owned(),
-            raw_operations: options.raw_operations,
+            loader_operations: options.loader_operations,
             stack: options.stack.clone(),
             geofold,
             worker,
@@ -217,33 +213,17 @@ impl Field {
     }
 
     /// As many new documents.
-    pub fn new_documents(&mut self, racer: Racer, round: usize) -> Result<Lap> {
-        let mut crowd = self.crowd.others(&format!("{}-{round}", racer.name()), self.crowd.people.len())?;
-        let events = crowd.documents(0, |_| false);
-        self.documents += events.len();
-        match racer {
-            Racer::Raw => {
-                self.lap_of_loader(loader::new(&events, self.raw_operations, &self.name), events.len())
-            }
-            _ => {
-                // Their numbers are not those of the crowd.
-                let events: Vec<Event> =
-                    events.into_iter().map(|event| Event { number: usize::MAX, ..event }).collect();
-                self.lap_of_geofold(&events, &["indexed"])
-            }
-        }
+    pub fn new_documents(&mut self, round: usize) -> Result<Lap> {
+        let mut crowd = self.crowd.others(&format!("geofold-{round}"), self.crowd.people.len())?;
+        self.documents += crowd.people.len();
+        self.lap_of_geofold(&crowd.documents(0), &["indexed"])
     }
 
     /// Everybody takes a step; `cold`: without knowing where anybody is. In the first round it may happen that not all are
     /// known; in others this is an error.
-    pub fn in_place(&mut self, racer: Racer, round: usize, cold: bool) -> Result<Lap> {
+    pub fn in_place(&mut self, round: usize, cold: bool) -> Result<Lap> {
         self.crowd.take_a_step()?;
         let events = self.everybody();
-        if racer == Racer::Raw {
-            let errands =
-                loader::in_place(&events, self.raw_operations, &self.name, &mut self.versions, cold);
-            return self.lap_of_loader(errands, events.len());
-        }
         if cold {
             self.worker.restart(&self.geofold, self.dir.path())?;
             self.worker.settle_in();
@@ -263,7 +243,7 @@ impl Field {
         for _ in 0..steps {
             self.crowd.take_a_step()?;
             let events = self.everybody();
-            self.topic.produce(&events, &mut self.versions, None)?;
+            self.topic.produce(&events, None)?;
         }
         let lap = self.lap_of_what_was_produced(steps * self.crowd.people.len(), &["indexed", "folded"])?;
         match lap.operations {
@@ -280,7 +260,7 @@ impl Field {
             self.step += 1;
             let events = self.crowd.hot_writes(left.min(HOT_WRITES), HOT_IDS, self.step);
             left -= events.len();
-            self.topic.produce(&events, &mut self.versions, None)?;
+            self.topic.produce(&events, None)?;
         }
         self.lap_of_what_was_produced(writes, &["indexed", "folded"])
     }
@@ -302,7 +282,7 @@ impl Field {
     pub fn plain_documents(&mut self) -> Result<Crowd> {
         let mut crowd = self.crowd.others("plain", self.crowd.people.len())?;
         self.documents += crowd.people.len();
-        self.plain(&crowd.documents(0, |_| false), None)?;
+        self.plain(&crowd.documents(0), None)?;
         Ok(crowd)
     }
 
@@ -310,14 +290,14 @@ impl Field {
     pub fn plain_new_documents(&mut self, round: usize) -> Result<Lap> {
         let mut crowd = self.crowd.others(&format!("plain-{round}"), self.crowd.people.len())?;
         self.documents += crowd.people.len();
-        self.plain(&crowd.documents(0, |_| false), None)
+        self.plain(&crowd.documents(0), None)
     }
 
     /// Everybody in `crowd` takes a step.
     pub fn plain_in_place(&mut self, crowd: &mut Crowd) -> Result<Lap> {
         crowd.take_a_step()?;
         self.step += 1;
-        self.plain(&crowd.documents(self.step, |_| false), None)
+        self.plain(&crowd.documents(self.step), None)
     }
 
     /// Everybody in `crowd` to another geoshard: each document, and a delete where it was.
@@ -325,11 +305,16 @@ impl Field {
         let from: Vec<ShardId> = crowd.people.iter().map(|person| person.shard.clone()).collect();
         crowd.travel()?;
         self.step += 1;
-        self.plain(&crowd.documents(self.step, |_| false), Some(&from))
+        self.plain(&crowd.documents(self.step), Some(&from))
     }
 
     fn plain(&mut self, events: &[Event], from: Option<&[ShardId]>) -> Result<Lap> {
-        self.lap_of_loader(loader::plain(events, from, self.raw_operations, &self.name), events.len())
+        let requests = loader::requests(events, from, self.loader_operations, &self.name);
+        self.settle()?;
+        let pid = std::process::id();
+        let before = costs(&self.stack, pid)?;
+        let took = loader::run(&self.elasticsearch, requests)?;
+        Ok(Lap::new(events.len(), took, before, costs(&self.stack, pid)?))
     }
 
     /// A mixed day.
@@ -344,11 +329,11 @@ impl Field {
     pub fn naive_moves(&mut self) -> Result<Lap> {
         let count = NAIVE_DOCUMENTS.min(self.crowd.people.len());
         let mut crowd = self.crowd.others(&fresh_name("naive")?, count)?;
-        let first = crowd.documents(0, |_| false);
+        let first = crowd.documents(0);
         naive::run(&self.elasticsearch, &self.name, &first)?;
         self.documents += count;
         crowd.travel()?;
-        let events = crowd.documents(1, |_| false);
+        let events = crowd.documents(1);
         self.settle()?;
         let before = costs(&self.stack, std::process::id())?;
         let took = naive::run(&self.elasticsearch, &self.name, &events)?;
@@ -424,7 +409,7 @@ impl Field {
             let mut events = self.everybody();
             events.truncate(left);
             left -= events.len();
-            self.topic.produce(&events, &mut self.versions, None)?;
+            self.topic.produce(&events, None)?;
             if are_shown {
                 self.topic.show()?;
             }
@@ -439,13 +424,12 @@ impl Field {
 
     fn everybody(&mut self) -> Vec<Event> {
         self.step += 1;
-        let topic = &self.topic;
-        self.crowd.documents(self.step, |number| topic.is_last(number))
+        self.crowd.documents(self.step)
     }
 
     /// One lap of geofold: from the moment when its backlog can be seen to the last document written.
     fn lap_of_geofold(&mut self, events: &[Event], outcomes: &[&str]) -> Result<Lap> {
-        self.topic.produce(events, &mut self.versions, None)?;
+        self.topic.produce(events, None)?;
         self.lap_of_what_was_produced(events.len(), outcomes)
     }
 
@@ -462,14 +446,6 @@ impl Field {
         self.worker.wait_until_swept()?;
         let lap = Lap::new(events, took, costs_before, costs(&self.stack, self.worker.pid())?);
         Ok(lap.with_operations(events, operations_before, self.worker.operations()?))
-    }
-
-    fn lap_of_loader(&mut self, errands: Vec<loader::Errand>, documents: usize) -> Result<Lap> {
-        self.settle()?;
-        let pid = std::process::id();
-        let before = costs(&self.stack, pid)?;
-        let took = loader::run(&self.elasticsearch, errands)?;
-        Ok(Lap::new(documents, took, before, costs(&self.stack, pid)?))
     }
 
     fn settle(&self) -> Result<()> {

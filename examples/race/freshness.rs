@@ -92,7 +92,7 @@ fn measure_with(options: &Options, geoshards: usize, measured: &mut Vec<Freshnes
         configure(&options, dir.path(), &name, &options.elasticsearch, more)?;
         let sender = Sender::new(&options.kafka, &name, None)?;
         let mut worker = Worker::start(&binary(&options)?, dir.path(), options.partitions)?;
-        for event in Crowd::new(options.map()?, "person", PEOPLE)?.documents(0, |_| false) {
+        for event in Crowd::new(options.map()?, "person", PEOPLE)?.documents(0) {
             sender.send(&event)?;
         }
         sender.wait_until_done(&mut worker)?;
@@ -116,7 +116,7 @@ fn race(
     refresh_every(&indices, if racer == Racer::Job { "-1" } else { "1s" })?;
     let mut crowd = Crowd::new(options.map()?, "person", PEOPLE)?;
     for (round, load) in (0_u64..).zip(LOADS) {
-        let events = crowd.documents(1, |_| false);
+        let events = crowd.documents(1);
         thread::sleep(PAUSE);
         let (began, before) = (Instant::now(), refreshes(&indices)?);
         let until = began + Duration::from_secs(options.latency_seconds);

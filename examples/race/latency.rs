@@ -57,11 +57,10 @@ pub fn measure(options: &Options) -> Result<Vec<Latency>> {
     let sender = Sender::new(&options.kafka, &name, None)?;
 
     // What it can do with a backlog, once everybody is known.
-    let nobody_is_last = |_: usize| false;
     let mut speed = 0.0;
     for step in 1..=3 {
         let began = Instant::now();
-        let events = crowd.documents(step, nobody_is_last);
+        let events = crowd.documents(step);
         events.iter().try_for_each(|event| sender.send(event))?;
         sender.wait_until_done(&mut worker)?;
         #[expect(clippy::cast_precision_loss, reason = "a count of documents")]
@@ -75,7 +74,7 @@ pub fn measure(options: &Options) -> Result<Vec<Latency>> {
     for (round, share) in (0_u64..).zip(SHARES) {
         let load = speed * share;
         let until = Instant::now() + Duration::from_secs(options.latency_seconds);
-        let events = crowd.documents(4, nobody_is_last);
+        let events = crowd.documents(4);
         let seed = round * PROBERS;
         let Reach { probes, p50, p99 } =
             probe_under_load(&sender, &indices, &events, load, until, seed..seed + PROBERS)?;

@@ -8,7 +8,7 @@
 //! | `documents.rs` | people, and what they do |
 //! | `topic.rs` | records, a round at a time |
 //! | `field.rs` | where the race takes place: worker, indices, laps |
-//! | `loader.rs` | the raw loader, which has everything in memory |
+//! | `loader.rs` | the loader of plain operations, which has everything in memory |
 //! | `naive.rs` | one document after the other |
 //! | `peer.rs` | Redpanda Connect |
 //! | `null.rs`, `consumer.rs` | an Elasticsearch that does nothing; a consumer that does nothing |
@@ -60,8 +60,8 @@ const BACKLOG_PEOPLE: usize = 200_000;
 /// matter.
 const SINK_RECORDS: usize = 4_800_000;
 
-/// Race geofold against a raw _bulk loader, a peer and the naive flow. Variables GEOFOLD_SECTION__KEY change the worker's
-/// configuration.
+/// Race geofold against a loader of plain operations, a peer and the naive flow. Variables GEOFOLD_SECTION__KEY change the
+/// worker's configuration.
 #[derive(Debug, Clone, Parser)]
 struct Options {
     /// host:port of a Kafka broker.
@@ -79,11 +79,11 @@ struct Options {
     /// A Redpanda Connect; without one, the peer does not take part.
     #[arg(long)]
     peer: Option<PathBuf>,
-    /// Documents; not more than placements are cached.
-    #[arg(long, default_value_t = 150_000)]
+    /// Documents: so many that each lap takes ten seconds.
+    #[arg(long, default_value_t = 350_000)]
     documents: usize,
-    /// Rounds of each workload; best a multiple of the racers: four, or three at some workloads without a peer.
-    #[arg(long, default_value_t = 4)]
+    /// Rounds of each workload; best a multiple of the racers, which are three at most workloads, or two without a peer.
+    #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// Records of the workloads without Elasticsearch, and of the backlog.
     #[arg(long, default_value_t = 5_000_000)]
@@ -97,9 +97,9 @@ struct Options {
     /// The refresh job's interval while the latency is looked at.
     #[arg(long, default_value = "400ms")]
     refresh_interval: String,
-    /// Operations in a request of the raw loader; the default is a worker's.
+    /// Operations in a request of the loader.
     #[arg(long, default_value_t = 2_000)]
-    raw_operations: usize,
+    loader_operations: usize,
     /// Partitions of the topic.
     #[arg(long, default_value_t = 8)]
     partitions: i32,
@@ -116,8 +116,7 @@ struct Options {
     /// Only this: new documents and moves with each of these numbers of primaries of the placements index, such as 1,4,8.
     #[arg(long, value_delimiter = ',')]
     placements: Vec<u16>,
-    /// Count tags, ages and geoshards (docs/counts.md), to see what that costs: compare the ratio to the raw loader with and
-    /// without.
+    /// Count tags, ages and geoshards (docs/counts.md), to see what that costs: compare the ratio to the loader with and without.
     #[arg(long)]
     tally: bool,
     /// What the servers are, for the report.
@@ -202,14 +201,14 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
         racers.extend(options.peer.as_ref().map(|_| Racer::Peer));
         racers
     };
-    let racers = with_peer(&[Racer::Raw, Racer::Geofold, Racer::Plain]);
+    let racers = with_peer(&[Racer::Geofold, Racer::Plain]);
     if options.runs("new") {
         for round in 0..=rounds {
             for racer in in_turn(round, &racers) {
                 let lap = match (racer, &mut peer) {
                     (Racer::Plain, _) => field.plain_new_documents(round)?,
                     (Racer::Peer, Some(peer)) => peer.new_documents(round)?,
-                    _ => field.new_documents(racer, round)?,
+                    _ => field.new_documents(round)?,
                 };
                 report.add(round, Workload::New, racer, lap);
             }
@@ -225,7 +224,7 @@ fn with_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
                 let lap = match (racer, &mut peer) {
                     (Racer::Plain, _) => field.plain_in_place(&mut plain)?,
                     (Racer::Peer, Some(peer)) => peer.in_place()?,
-                    _ => field.in_place(racer, round, workload == Workload::Cold)?,
+                    _ => field.in_place(round, workload == Workload::Cold)?,
                 };
                 report.add(round, workload, racer, lap);
             }
@@ -302,7 +301,7 @@ fn without_elasticsearch(options: &Options, report: &mut Report) -> Result<()> {
             let mut field = Field::prepare(options, nothing.url(), count, people, "")?;
             field.first_documents()?;
             for round in 0..=options.rounds {
-                report.add(round, workload, Racer::Geofold, field.in_place(Racer::Geofold, round, false)?);
+                report.add(round, workload, Racer::Geofold, field.in_place(round, false)?);
             }
         }
     }

@@ -97,7 +97,7 @@ logger: {{level: WARN}}
     /// As many new documents.
     pub fn new_documents(&mut self, round: usize) -> Result<Lap> {
         let mut crowd = self.crowd.others(&format!("peer-{round}"), self.crowd.people.len())?;
-        let events = crowd.documents(0, |_| false);
+        let events = crowd.documents(0);
         self.lap(&events)
     }
 
@@ -105,7 +105,7 @@ logger: {{level: WARN}}
     pub fn in_place(&mut self) -> Result<Lap> {
         self.crowd.take_a_step()?;
         self.step += 1;
-        let events = self.crowd.documents(self.step, |_| false);
+        let events = self.crowd.documents(self.step);
         self.lap(&events)
     }
 
@@ -118,7 +118,7 @@ logger: {{level: WARN}}
 
     fn lap(&mut self, events: &[Event]) -> Result<Lap> {
         const TIMEOUT: Duration = Duration::from_secs(600);
-        self.topic.produce(events, &mut [], Some(&self.name))?;
+        self.topic.produce(events, Some(&self.name))?;
         settle(&self.http, &self.elasticsearch)?;
         let (before, costs_before) = (self.sent().unwrap_or(0), costs(&self.stack, self.child.id())?);
         let looks = Looks::begin(events.len() as u64);

@@ -6,7 +6,7 @@ use anyhow::Result;
 
 use crate::Options;
 use crate::field::Field;
-use crate::report::{Lap, Racer, median};
+use crate::report::{Lap, median};
 
 /// What one number of primaries did, round by round.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub fn measure(options: &Options, counts: &[u16]) -> Result<Vec<Primaries>> {
     for round in 0..=options.rounds {
         for at in 0..racers.len() {
             let (measured, field) = &mut racers[(round + at) % counts.len()];
-            let laps = [field.new_documents(Racer::Geofold, round)?, field.moves()?];
+            let laps = [field.new_documents(round)?, field.moves()?];
             let count = measured.count;
             eprintln!("{count} primaries, round {round}: new {}; moves {}", laps[0], laps[1]);
             // Caches and the servers' compilers warm up.

@@ -32,7 +32,7 @@ pub fn svg(report: &Report) -> String {
         let colour = match racer {
             Racer::Geofold => "#1d6fa5",
             Racer::Realtime => "#7fb2d3",
-            Racer::Raw | Racer::Plain | Racer::Consumer => "#9a9a9a",
+            Racer::Plain | Racer::Consumer => "#9a9a9a",
             Racer::Peer => "#d08a2e",
             Racer::Naive => "#b0483c",
         };

@@ -67,9 +67,7 @@ pub enum Racer {
     Geofold,
     /// The same with `moves.visibility = "realtime"`: searches miss documents that move.
     Realtime,
-    /// The raw loader, with the operations that geofold needs.
-    Raw,
-    /// The raw loader with plain operations, which survive no crash and keep no order.
+    /// The loader of plain operations, which survive no crash and keep no order.
     Plain,
     /// Redpanda Connect.
     Peer,
@@ -85,8 +83,7 @@ impl Racer {
         match self {
             Self::Geofold => "geofold",
             Self::Realtime => "geofold, realtime",
-            Self::Raw => "raw",
-            Self::Plain => "raw, plain",
+            Self::Plain => "plain",
             Self::Peer => "peer",
             Self::Naive => "naive",
             Self::Consumer => "consumer",

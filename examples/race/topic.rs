@@ -1,51 +1,43 @@
 //! The topic of a race, and its producer. A round is one transaction: geofold, which reads what is committed, sees none of
 //! it until all of it is there, so that the clock starts with a backlog and producing costs no measured time.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use futures::executor::block_on;
 use geofold::base::headers::OP_HEADER;
-use geofold::base::position::{Epoch, Position};
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::{ClientContext, DefaultClientContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{Header, Message, OwnedHeaders};
+use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseRecord, DeliveryResult, Producer, ProducerContext, ThreadedProducer};
 
 use crate::documents::Event;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// Where each record went, in order of acknowledgement.
+/// Counts records that were not delivered.
 #[derive(Default)]
-struct Deliveries(Mutex<Vec<Delivered>>);
+struct Lost(AtomicUsize);
 
-/// Who the record was about, and where it is; `None` if it is nowhere.
-struct Delivered {
-    number: usize,
-    place: Option<(i32, i64)>,
-}
+impl ClientContext for Lost {}
 
-impl ClientContext for Deliveries {}
+impl ProducerContext for Lost {
+    type DeliveryOpaque = ();
 
-impl ProducerContext for Deliveries {
-    type DeliveryOpaque = usize;
-
-    fn delivery(&self, result: &DeliveryResult<'_>, number: usize) {
-        let place = result.as_ref().ok().map(|message| (message.partition(), message.offset()));
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Delivered { number, place });
+    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+        if result.is_err() {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
 /// See the top of this file.
 pub struct Topic {
     name: String,
-    producer: ThreadedProducer<Deliveries>,
-    /// Whose record is the last of its partition.
-    last: Vec<usize>,
+    producer: ThreadedProducer<Lost>,
     /// Whether something is not visible yet.
     is_open: bool,
 }
@@ -89,31 +81,19 @@ impl Topic {
             .set("linger.ms", "50")
             .set("queue.buffering.max.messages", "2000000")
             .set("queue.buffering.max.kbytes", "2000000");
-        let producer: ThreadedProducer<Deliveries> = config.create_with_context(Deliveries::default())?;
+        let producer: ThreadedProducer<Lost> = config.create_with_context(Lost::default())?;
         producer.init_transactions(TIMEOUT).context("preparing transactions")?;
-        Ok(Self { name: name.to_owned(), producer, last: Vec::new(), is_open: false })
+        Ok(Self { name: name.to_owned(), producer, is_open: false })
     }
 
-    /// Whether a document's record is the last of its partition. Their next one must not be the first of the next round:
-    /// the raw loader writes one version above each record's, and that one is the version of the record that follows.
-    pub fn is_last(&self, number: usize) -> bool {
-        self.last.contains(&number)
-    }
-
-    /// Produces records, in order, without anybody seeing them yet; `versions` is then what geofold will write of those
-    /// whose number it has. `prefix`: also name the document's index in a header, for the peer.
-    pub fn produce(
-        &mut self,
-        events: &[Event],
-        versions: &mut [Position],
-        prefix: Option<&str>,
-    ) -> Result<()> {
+    /// Produces records, in order, without anybody seeing them yet. `prefix`: also name the document's index in a header, for the
+    /// peer.
+    pub fn produce(&mut self, events: &[Event], prefix: Option<&str>) -> Result<()> {
         if !std::mem::replace(&mut self.is_open, true) {
             self.producer.begin_transaction()?;
         }
         for event in events {
-            let mut record = BaseRecord::<str, str, usize>::with_opaque_to(&self.name, event.number)
-                .key(event.id.as_str());
+            let mut record = BaseRecord::<str, str>::to(&self.name).key(event.id.as_str());
             if let Some(value) = &event.value {
                 record = record.payload(value.as_str());
             }
@@ -133,22 +113,10 @@ impl Topic {
             }
         }
         self.producer.flush(TIMEOUT).context("producing a round")?;
-
-        let epoch = Epoch::new(1).context("an epoch")?;
-        let mut last = std::collections::BTreeMap::new();
-        for Delivered { number, place } in
-            self.producer.context().0.lock().unwrap_or_else(PoisonError::into_inner).drain(..)
-        {
-            let Some((partition, offset)) = place else { bail!("a record was not delivered") };
-            if let Some(version) = versions.get_mut(number) {
-                let written = Position::new(epoch, offset).context("an offset")?;
-                *version = written.max(*version);
-            }
-            let newest = last.entry(partition).or_insert((offset, number));
-            *newest = (*newest).max((offset, number));
+        match self.producer.context().0.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            lost => bail!("{lost} records were not delivered"),
         }
-        self.last = last.into_values().map(|(_, number)| number).collect();
-        Ok(())
     }
 
     /// Lets everybody see what was produced.
