@@ -15,8 +15,9 @@ use super::partition::{Mode, Partition, Published, WorkerContext, stopped_part};
 use super::record::Record;
 use crate::core::offsets::{OffsetTrouble, OffsetVerdict, Truncated, judge};
 use crate::support::config::LostRecords;
+use crate::support::telemetry::PartitionMetrics;
 use crate::support::telemetry::events::RecordsLost;
-use crate::support::telemetry::metrics::{PartitionMetrics, level};
+use crate::support::telemetry::metrics::level;
 use crate::support::telemetry::partition_status::PartitionStatus;
 
 /// Capacity in records of the queue to a partition task. [`MemoryLimits`] in bytes apply first: pausing discards what
@@ -323,8 +324,8 @@ impl Assignment {
         self.context.metrics.paused_partitions.set(level(paused));
         self.context.metrics.held_bytes.set(level(self.budget.held()));
         let free = level(self.context.rounds.permits.available_permits());
-        let permits = self.context.metrics.elasticsearch_permits.get();
-        self.context.metrics.elasticsearch_permits_in_use.set(permits.saturating_sub(free).max(0));
+        let permits = self.context.metrics.elasticsearch.permits.get();
+        self.context.metrics.elasticsearch.permits_in_use.set(permits.saturating_sub(free).max(0));
         flow
     }
 

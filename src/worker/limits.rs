@@ -138,7 +138,7 @@ impl Throttles {
         clock: Arc<dyn Clock>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        metrics.elasticsearch_permits.set(level(now.max_in_flight));
+        metrics.elasticsearch.permits.set(level(now.max_in_flight));
         let throttles = Self {
             permits: Arc::new(Semaphore::new(now.max_in_flight)),
             batch_permits: Arc::new(Semaphore::new(now.batch_permits())),
@@ -163,7 +163,7 @@ impl Throttles {
         let mut allowed = self.server.concurrency.allowed();
         allowed.mark_changed();
         loop {
-            self.metrics.elasticsearch_permits.set(level(permits.there));
+            self.metrics.elasticsearch.permits.set(level(permits.there));
             tokio::select! {
                 biased;
                 changed = limits.changed() => {
@@ -313,7 +313,7 @@ mod tests {
             EndedRequest { took: Duration::ZERO, operations: None, is_rejected: true, in_flight: 1 };
         throttles.server.concurrency.ended(&rejected, throttles.clock.now());
         settle().await;
-        assert_eq!((available(), throttles.metrics.elasticsearch_permits.get()), ((4, 8), 4));
+        assert_eq!((available(), throttles.metrics.elasticsearch.permits.get()), ((4, 8), 4));
         sender.send_replace(limits(3, true));
         settle().await;
         assert_eq!(available(), (3, 6));
@@ -335,14 +335,14 @@ mod tests {
         sender.send_replace(in_flight(1));
         settle().await;
         assert_eq!((permits.available_permits(), batch_permits.available_permits()), (0, 2));
-        assert_eq!(metrics.elasticsearch_permits.get(), 3, "three are in use");
+        assert_eq!(metrics.elasticsearch.permits.get(), 3, "three are in use");
         // Raised before all excess permits are removed.
         sender.send_replace(in_flight(2));
         settle().await;
         assert_eq!((permits.available_permits(), batch_permits.available_permits()), (0, 4));
         drop(held);
         settle().await;
-        assert_eq!((permits.available_permits(), metrics.elasticsearch_permits.get()), (2, 2));
+        assert_eq!((permits.available_permits(), metrics.elasticsearch.permits.get()), (2, 2));
         sender.send_replace(in_flight(6));
         settle().await;
         assert_eq!((permits.available_permits(), batch_permits.available_permits()), (6, 12));

@@ -29,8 +29,8 @@ use crate::io::meta::TopicMemory;
 use crate::io::registry::Registry;
 use crate::support::config::{Config, DeadLetterPolicy};
 use crate::support::telemetry::Metrics;
+use crate::support::telemetry::elasticsearch::ServerEvents;
 use crate::support::telemetry::metrics::level;
-use crate::support::telemetry::requests::ServerEvents;
 
 /// The tasks beside the partition tasks. They end when this is dropped, if not before.
 pub(super) struct Background {

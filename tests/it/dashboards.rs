@@ -14,8 +14,9 @@ use geofold::io::elastic::CallError;
 use geofold::support::telemetry::Metrics;
 use geofold::support::telemetry::autopilot::AutopilotMetrics;
 use geofold::support::telemetry::collector::CollectorMetrics;
+use geofold::support::telemetry::elasticsearch::RequestLabel;
 use geofold::support::telemetry::families::{MetricInfo, MetricType};
-use geofold::support::telemetry::metrics::{RequestLabel, Success};
+use geofold::support::telemetry::metrics::Success;
 use geofold::support::telemetry::route::RouteMetrics;
 use serde_json::Value;
 
@@ -54,11 +55,11 @@ impl Exposed {
         metrics.partition(0);
         metrics.tally.partition(0);
         metrics.distribution("notify");
-        metrics.elasticsearch_retry("429", 1);
+        metrics.elasticsearch.retry("429", 1);
         metrics.entries_retried("placement_conflict", 1);
         for kind in [RequestLabel::Mget, RequestLabel::Bulk] {
             for result in [Success::Ok, Success::Failed] {
-                metrics.elasticsearch_request(kind, result, Duration::from_millis(1));
+                metrics.elasticsearch.request(kind, result, Duration::from_millis(1));
             }
         }
         let collector = CollectorMetrics::new().unwrap();

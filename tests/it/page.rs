@@ -27,9 +27,10 @@ use geofold::ops::group::{
     GroupMember, GroupReport, GroupSeen, LettersReport, Offsets, PartitionReport, WorkerSeen,
 };
 use geofold::support::supervisor::Supervisor;
+use geofold::support::telemetry::elasticsearch::RequestLabel;
 use geofold::support::telemetry::events::{DeadLettered, PartitionStopped};
 use geofold::support::telemetry::health::Health;
-use geofold::support::telemetry::metrics::{RequestLabel, Success};
+use geofold::support::telemetry::metrics::Success;
 use geofold::support::telemetry::partition_status::{PartitionStatus, PartitionStatusSender};
 use geofold::support::telemetry::{Metrics, OutcomeLabel, PartitionMetrics, Recent};
 use tokio::sync::watch;
@@ -138,9 +139,9 @@ impl Pretence {
             }
             .emit(&metrics);
         });
-        metrics.elasticsearch_permits.set(4);
-        metrics.elasticsearch_permits_in_use.set(3);
-        metrics.elasticsearch_requests_waiting.set(1);
+        metrics.elasticsearch.permits.set(4);
+        metrics.elasticsearch.permits_in_use.set(3);
+        metrics.elasticsearch.requests_waiting.set(1);
         metrics.held_bytes_limit.set(512 << 20);
         let pretence =
             Self { clock, metrics, map, counts, group, partitions, partition_status, steps: Mutex::new(0) };
@@ -170,15 +171,15 @@ impl Pretence {
         self.partitions[2].parked(3);
         self.metrics.moves.inc_by(load / 9);
         self.metrics.held_bytes.set(i64::try_from((150 + load / 7) << 20).unwrap());
-        self.metrics.elasticsearch_retry("429", *step % 3);
-        self.metrics.elasticsearch_retry("timeout", u64::from(step.is_multiple_of(50)));
+        self.metrics.elasticsearch.retry("429", *step % 3);
+        self.metrics.elasticsearch.retry("timeout", u64::from(step.is_multiple_of(50)));
         for millis in [6, 9, 14, 31, 52 + load % 60] {
-            self.metrics.elasticsearch_request(
+            self.metrics.elasticsearch.request(
                 RequestLabel::Mget,
                 Success::Ok,
                 Duration::from_millis(millis),
             );
-            self.metrics.elasticsearch_request(
+            self.metrics.elasticsearch.request(
                 RequestLabel::Bulk,
                 Success::Ok,
                 Duration::from_millis(millis * 4),
@@ -193,7 +194,7 @@ impl Pretence {
         };
         self.partition_status.send_replace((0..PARTITIONS).map(status).collect());
         if step.is_multiple_of(7) {
-            self.metrics.elasticsearch_request(
+            self.metrics.elasticsearch.request(
                 RequestLabel::Bulk,
                 Success::Failed,
                 Duration::from_millis(480),

@@ -192,9 +192,9 @@ impl StatusSource {
             dead_letters: counts(self.metrics.read_dead_letters()),
             elasticsearch: ElasticsearchStatus {
                 requests: self.metrics.read_requests().into_iter().map(Requests::new).collect(),
-                permits: self.metrics.elasticsearch_permits.get(),
-                permits_in_use: self.metrics.elasticsearch_permits_in_use.get(),
-                waiting: self.metrics.elasticsearch_requests_waiting.get(),
+                permits: self.metrics.elasticsearch.permits.get(),
+                permits_in_use: self.metrics.elasticsearch.permits_in_use.get(),
+                waiting: self.metrics.elasticsearch.requests_waiting.get(),
             },
             memory: MemoryStatus {
                 held_bytes: self.metrics.held_bytes.get(),

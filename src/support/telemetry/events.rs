@@ -491,7 +491,7 @@ impl IndexRefuses<'_> {
         let index = self.index.suffix();
         match self.error {
             Some(error) => {
-                metrics.refusing_indices.inc();
+                metrics.elasticsearch.refusing_indices.inc();
                 error!(
                     index,
                     kind = error.kind,
@@ -502,7 +502,7 @@ impl IndexRefuses<'_> {
                 debug!(index, %error, "an index refuses every document");
             }
             None => {
-                metrics.refusing_indices.dec();
+                metrics.elasticsearch.refusing_indices.dec();
                 info!(index, "an index accepts documents again");
             }
         }

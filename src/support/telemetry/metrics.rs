@@ -8,24 +8,18 @@
 //! are seconds, bytes, records and documents; labels are a partition's number or one of a closed set of words, never a
 //! document's id. A partition's handles are made once per assignment ([`Metrics::partition`]); when it is revoked, its
 //! gauges go ([`Metrics::drop_partition`]) and its counters stay, since a counter that vanishes looks like a reset.
-//!
-//! Records add up, per partition and over the worker's life:
-//! `geofold_records_total = sum(geofold_records_processed_total) + geofold_records_in_flight`.
-//! [`PartitionMetrics`] is the only way to count a record and keeps the gauge itself, so that it cannot be otherwise
-//! (but for the instant between two atomic adds, which a scrape may fall into).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use prometheus::{
-    Counter, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
-    Registry, Result, TextEncoder,
-};
+use prometheus::{Histogram, IntCounter, IntCounterVec, IntGauge, Registry, Result, TextEncoder};
 
 use super::audit::AuditMetrics;
-use super::families::{Counters, Gauges, Histograms, Label, MetricInfo, Register, label};
+use super::distribution::{DistributionFamilies, DistributionMetrics};
+use super::elasticsearch::ElasticsearchMetrics;
+use super::families::{Counters, MetricInfo, Register, label};
 use super::maps::MapsMetrics;
+use super::partitions::{PartitionFamilies, PartitionMetrics};
 use super::refeed::RefeedMetrics;
 use super::reload::ReloadMetrics;
 use super::repeats::Repeats;
@@ -35,54 +29,12 @@ use super::visibility::VisibilityMetrics;
 use crate::core::mover::UNANSWERED;
 
 label! {
-    /// How a record ended.
-    OutcomeLabel {
-        /// Its content was written to a geoshard.
-        Indexed => "indexed",
-        /// Its document was deleted.
-        Deleted => "deleted",
-        /// It was folded into a newer record of the same document.
-        Folded => "folded",
-        /// Elasticsearch had this version or a newer one.
-        AlreadyApplied => "already_applied",
-        /// It went to the dead-letter topic.
-        DeadLettered => "dead_lettered",
-        /// Its document is not there and `on_missing` is `drop`, or the source of truth does not have it either.
-        Dropped => "dropped",
-        /// A touch of a document that is not there.
-        NothingToPlace => "nothing_to_place",
-        /// Given up when the partition was revoked; the next owner reads it again.
-        HandedOver => "handed_over",
-    }
-}
-
-label! {
     /// Whether something was found.
     LookupLabel {
         /// It was.
         Hit => "hit",
         /// It was not.
         Miss => "miss",
-    }
-}
-
-label! {
-    /// A request on the hot path.
-    RequestLabel {
-        /// Reads documents.
-        Mget => "mget",
-        /// Writes documents.
-        Bulk => "bulk",
-    }
-}
-
-label! {
-    /// Whether a node of Elasticsearch answered last.
-    NodeState {
-        /// It answers, or was not used yet.
-        Up => "up",
-        /// It did not, and is passed over while others do.
-        Down => "down",
     }
 }
 
@@ -109,16 +61,13 @@ label! {
 }
 
 /// Seconds; from a local round trip to the longest batch deadline.
-const TIME_BUCKETS: [f64; 14] =
+pub(super) const TIME_BUCKETS: [f64; 14] =
     [0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 /// Documents in one batch.
 const SIZE_BUCKETS: [f64; 10] = [1.0, 10.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10000.0];
 
-const PARTITION: &[&str] = &["partition"];
-
 /// Reasons whose series begin at zero: `increase()` does not see the first event of a series that begins with it. Other
 /// reasons get theirs when they occur.
-const FREQUENT_RETRIES: [&str; 4] = ["429", "503", "connection", "timeout"];
 const FREQUENT_RESTARTS: [&str; 2] = ["placement_conflict", UNANSWERED];
 const FREQUENT_DEAD_LETTERS: [&str; 5] =
     ["bad_location", "missing_document", "no_location", "refused_by_elasticsearch", "unparsable_json"];
@@ -133,8 +82,6 @@ pub struct Metrics {
     assigned_partitions: IntGauge,
     stopped_partitions: IntGauge,
     pub(super) by_partition: PartitionFamilies,
-    pub(super) elasticsearch_requests: IntCounterVec,
-    pub(super) elasticsearch_retries: IntCounterVec,
     entries_retried: IntCounterVec,
     pub(super) dead_letters: IntCounterVec,
     /// Limits the log lines about dead letters.
@@ -152,24 +99,8 @@ pub struct Metrics {
     pub placement_cache_lookups: Counters<LookupLabel>,
     /// Placements set back after Elasticsearch refused a document for good.
     pub set_backs: IntCounter,
-    /// Time of one request to Elasticsearch, from sending to the decoded answer.
-    pub elasticsearch_request_seconds: Histograms<RequestLabel>,
-    /// Operations sent, each time they are sent.
-    pub elasticsearch_operations: Counters<RequestLabel>,
-    /// Bytes of request bodies sent.
-    pub elasticsearch_bytes: Counters<RequestLabel>,
-    /// The configured nodes, by whether they answer.
-    pub elasticsearch_nodes: Gauges<NodeState>,
-    /// Indices that refuse every document.
-    pub refusing_indices: IntGauge,
-    /// Maximum concurrent requests.
-    pub elasticsearch_permits: IntGauge,
-    /// Requests under way, with those that wait to be sent again.
-    pub elasticsearch_permits_in_use: IntGauge,
-    /// Requests that wait for a permit or for their next attempt.
-    pub elasticsearch_requests_waiting: IntGauge,
-    /// Time that requests waited for the ceiling of operations.
-    pub elasticsearch_throttled_seconds: Counter,
+    /// Requests to Elasticsearch.
+    pub elasticsearch: ElasticsearchMetrics,
     /// Time of one batch, from its first read to its last answer.
     pub batch_seconds: Histogram,
     /// Documents of one batch.
@@ -215,66 +146,6 @@ pub(super) struct Owned {
     pub(super) stopped: BTreeSet<i32>,
 }
 
-/// The metric families with a `partition` label.
-#[derive(Debug)]
-pub(super) struct PartitionFamilies {
-    pub(super) records: IntCounterVec,
-    pub(super) records_done: IntCounterVec,
-    records_in_flight: IntGaugeVec,
-    parked: IntGaugeVec,
-    sweeps: IntGaugeVec,
-    dirty_ids: IntGaugeVec,
-    dirty_bytes: IntGaugeVec,
-    oldest_dirty_seconds: GaugeVec,
-    watermark_lag_records: IntGaugeVec,
-    committed_offset: IntGaugeVec,
-}
-
-/// The metric families with a `distribution` label.
-#[derive(Debug)]
-struct DistributionFamilies {
-    requested: IntCounterVec,
-    runs: IntCounterVec,
-    redundant: IntCounterVec,
-    given_up: IntCounterVec,
-    pending: IntGaugeVec,
-    seconds: HistogramVec,
-}
-
-/// A distribution job's handles. The names of jobs come from the configuration, so there are few.
-#[derive(Debug, Clone)]
-pub struct DistributionMetrics {
-    /// Distributions requested by batches, one per changed geoshard.
-    pub requested: IntCounter,
-    /// Runs that succeeded.
-    pub succeeded: IntCounter,
-    /// Runs that did not.
-    pub failed: IntCounter,
-    /// Distributions dropped because a later run of another worker had succeeded.
-    pub redundant: IntCounter,
-    /// Runs given up for good.
-    pub given_up: IntCounter,
-    /// Geoshards for which a distribution is owed.
-    pub pending: IntGauge,
-    /// From the oldest update that a run settled to its end.
-    pub seconds: Histogram,
-}
-
-/// A partition's handles, for one assignment. Cheap to clone.
-#[derive(Debug, Clone)]
-pub struct PartitionMetrics {
-    records: IntCounter,
-    done: Counters<OutcomeLabel>,
-    pub(super) in_flight: IntGauge,
-    pub(super) parked: IntGauge,
-    sweeps: IntGauge,
-    pub(super) dirty_ids: IntGauge,
-    pub(super) dirty_bytes: IntGauge,
-    pub(super) oldest_dirty_seconds: Gauge,
-    watermark_lag_records: IntGauge,
-    committed_offset: IntGauge,
-}
-
 /// `n` as a gauge takes it.
 pub fn level(n: impl TryInto<i64>) -> i64 {
     n.try_into().unwrap_or(i64::MAX)
@@ -296,16 +167,6 @@ impl Metrics {
             assigned_partitions: r.gauge("geofold_assigned_partitions", "Partitions this worker owns.")?,
             stopped_partitions: r
                 .gauge("geofold_stopped_partitions", "Owned partitions stopped at a record.")?,
-            elasticsearch_requests: r.counter_vec(
-                "geofold_elasticsearch_requests_total",
-                "Requests sent to Elasticsearch, every attempt.",
-                &["kind", "result"],
-            )?,
-            elasticsearch_retries: r.counter_vec(
-                "geofold_elasticsearch_retries_total",
-                "Retried operations, by reason.",
-                &["reason"],
-            )?,
             entries_retried: r.counter_vec(
                 "geofold_entries_retried_total",
                 "Entries returned to protocol step 1, by reason.",
@@ -339,42 +200,7 @@ impl Metrics {
                 "geofold_placement_rollbacks_total",
                 "Placements rolled back to the last good copy after a refusal.",
             )?,
-            elasticsearch_request_seconds: r.histograms(
-                "geofold_elasticsearch_request_seconds",
-                "Duration of an Elasticsearch request.",
-                "kind",
-                &TIME_BUCKETS,
-            )?,
-            elasticsearch_operations: r.counters(
-                "geofold_elasticsearch_operations_total",
-                "Operations sent to Elasticsearch, every attempt.",
-                "kind",
-            )?,
-            elasticsearch_bytes: r.counters(
-                "geofold_elasticsearch_bytes_total",
-                "Request body bytes sent to Elasticsearch, uncompressed.",
-                "kind",
-            )?,
-            elasticsearch_nodes: r.gauges(
-                "geofold_elasticsearch_nodes",
-                "Nodes of elasticsearch.urls, by state.",
-                "state",
-            )?,
-            refusing_indices: r.gauge("geofold_refusing_indices", "Indices that refuse every document.")?,
-            elasticsearch_permits: r
-                .gauge("geofold_elasticsearch_permits", "Permits for concurrent Elasticsearch requests.")?,
-            elasticsearch_permits_in_use: r.gauge(
-                "geofold_elasticsearch_permits_in_use",
-                "Elasticsearch requests in flight or waiting for a retry.",
-            )?,
-            elasticsearch_requests_waiting: r.gauge(
-                "geofold_elasticsearch_requests_waiting",
-                "Elasticsearch requests waiting for a permit or a retry.",
-            )?,
-            elasticsearch_throttled_seconds: r.float_counter(
-                "geofold_elasticsearch_throttled_seconds_total",
-                "Time that requests waited for elasticsearch.max_operations_per_second, summed.",
-            )?,
+            elasticsearch: ElasticsearchMetrics::new(&mut r)?,
             batch_seconds: r.histogram(
                 "geofold_batch_seconds",
                 "Duration of a batch, first request to last answer.",
@@ -417,16 +243,10 @@ impl Metrics {
     /// Frequent reasons have their series from the start.
     fn begin_at_zero(&self) {
         for (counters, reasons) in [
-            (&self.elasticsearch_retries, FREQUENT_RETRIES.as_slice()),
-            (&self.entries_retried, &FREQUENT_RESTARTS),
+            (&self.entries_retried, FREQUENT_RESTARTS.as_slice()),
             (&self.dead_letters, &FREQUENT_DEAD_LETTERS),
         ] {
             reasons.iter().for_each(|reason| _ = counters.with_label_values(&[reason]));
-        }
-        for kind in RequestLabel::ALL {
-            for result in Success::ALL {
-                self.elasticsearch_requests.with_label_values(&[kind.as_str(), result.as_str()]);
-            }
         }
     }
 
@@ -442,20 +262,10 @@ impl Metrics {
 
     /// The handles of a distribution job.
     pub fn distribution(&self, job: &str) -> DistributionMetrics {
-        let families = &self.distribution;
-        let run = |success: Success| families.runs.with_label_values(&[job, success.as_str()]);
-        DistributionMetrics {
-            requested: families.requested.with_label_values(&[job]),
-            succeeded: run(Success::Ok),
-            failed: run(Success::Failed),
-            redundant: families.redundant.with_label_values(&[job]),
-            given_up: families.given_up.with_label_values(&[job]),
-            pending: families.pending.with_label_values(&[job]),
-            seconds: families.seconds.with_label_values(&[job]),
-        }
+        self.distribution.handles(job)
     }
 
-    /// Call once a revoked partition's task has ended: counts its writes in flight as [`OutcomeLabel::HandedOver`] and removes the
+    /// Call once a revoked partition's task has ended: counts its writes in flight as handed over and removes the
     /// partition's gauges. Does nothing if the partition is not owned.
     pub fn drop_partition(&self, partition: i32) {
         let dropped = self.change_owned(|owned| {
@@ -491,17 +301,6 @@ impl Metrics {
         changed
     }
 
-    /// One attempt of a request to Elasticsearch came to its end.
-    pub fn elasticsearch_request(&self, kind: RequestLabel, result: Success, took: Duration) {
-        self.elasticsearch_requests.with_label_values(&[kind.as_str(), result.as_str()]).inc();
-        self.elasticsearch_request_seconds.of(kind).observe(took.as_secs_f64());
-    }
-
-    /// `items` operations will be sent again.
-    pub fn elasticsearch_retry(&self, reason: &'static str, items: u64) {
-        self.elasticsearch_retries.with_label_values(&[reason]).inc_by(items);
-    }
-
     /// So many entries went back to step 1 of the protocol.
     pub fn entries_retried(&self, reason: &'static str, entries: u64) {
         self.entries_retried.with_label_values(&[reason]).inc_by(entries);
@@ -526,190 +325,13 @@ impl Metrics {
     }
 }
 
-impl DistributionFamilies {
-    fn new(r: &mut Register) -> Result<Self> {
-        // Not "job": Prometheus puts that name on every series itself, and would call this one "exported_job".
-        const LABEL: &[&str] = &["distribution"];
-        Ok(Self {
-            requested: r.counter_vec(
-                "geofold_distribution_requested_total",
-                "Distributions requested, one per batch and geoshard.",
-                LABEL,
-            )?,
-            runs: r.counter_vec(
-                "geofold_distribution_runs_total",
-                "Distribution attempts by this worker, by result.",
-                &["distribution", "result"],
-            )?,
-            redundant: r.counter_vec(
-                "geofold_distribution_redundant_total",
-                "Distributions covered by another worker's run.",
-                LABEL,
-            )?,
-            given_up: r.counter_vec(
-                "geofold_distribution_abandoned_total",
-                "Distributions abandoned after a lasting failure.",
-                LABEL,
-            )?,
-            pending: r.gauge_vec(
-                "geofold_distribution_pending",
-                "Geoshards with a pending distribution.",
-                LABEL,
-            )?,
-            seconds: r.histogram_vec(
-                "geofold_distribution_seconds",
-                "Time from a run's oldest update to its end.",
-                LABEL,
-                &TIME_BUCKETS,
-            )?,
-        })
-    }
-}
-
-impl PartitionFamilies {
-    fn new(r: &mut Register) -> Result<Self> {
-        Ok(Self {
-            records: r.counter_vec(
-                "geofold_records_total",
-                "Records read; equals done plus in flight.",
-                PARTITION,
-            )?,
-            records_done: r.counter_vec(
-                "geofold_records_processed_total",
-                "Finished records, by outcome.",
-                &["partition", "outcome"],
-            )?,
-            records_in_flight: r.gauge_vec(
-                "geofold_records_in_flight",
-                "Records read and not finished.",
-                PARTITION,
-            )?,
-            parked: r.gauge_vec(
-                "geofold_parked_documents",
-                "Entries waiting for their document's next record.",
-                PARTITION,
-            )?,
-            sweeps: r.gauge_vec("geofold_sweeps", "Moves whose old copies wait to be deleted.", PARTITION)?,
-            dirty_ids: r.gauge_vec(
-                "geofold_dirty_documents",
-                "Documents with writes not yet in Elasticsearch.",
-                PARTITION,
-            )?,
-            dirty_bytes: r.gauge_vec(
-                "geofold_dirty_bytes",
-                "Bytes of writes not yet in Elasticsearch.",
-                PARTITION,
-            )?,
-            oldest_dirty_seconds: r.float_gauge_vec(
-                "geofold_oldest_dirty_seconds",
-                "Age of the oldest pending write; 0 if none.",
-                PARTITION,
-            )?,
-            watermark_lag_records: r.gauge_vec(
-                "geofold_watermark_lag_records",
-                "Records from the watermark to the partition's end.",
-                PARTITION,
-            )?,
-            committed_offset: r.gauge_vec("geofold_committed_offset", "Last committed offset.", PARTITION)?,
-        })
-    }
-
-    pub(super) fn handles(&self, partition: i32) -> PartitionMetrics {
-        let partition = partition.to_string();
-        let label = &[partition.as_str()];
-        PartitionMetrics {
-            records: self.records.with_label_values(label),
-            done: Counters::new(|outcome: OutcomeLabel| {
-                self.records_done.with_label_values(&[partition.as_str(), outcome.as_str()])
-            }),
-            in_flight: self.records_in_flight.with_label_values(label),
-            parked: self.parked.with_label_values(label),
-            sweeps: self.sweeps.with_label_values(label),
-            dirty_ids: self.dirty_ids.with_label_values(label),
-            dirty_bytes: self.dirty_bytes.with_label_values(label),
-            oldest_dirty_seconds: self.oldest_dirty_seconds.with_label_values(label),
-            watermark_lag_records: self.watermark_lag_records.with_label_values(label),
-            committed_offset: self.committed_offset.with_label_values(label),
-        }
-    }
-
-    fn remove_gauges(&self, partition: i32) {
-        let partition = partition.to_string();
-        let label = &[partition.as_str()];
-        let whole_numbers = [
-            &self.records_in_flight,
-            &self.parked,
-            &self.sweeps,
-            &self.dirty_ids,
-            &self.dirty_bytes,
-            &self.watermark_lag_records,
-            &self.committed_offset,
-        ];
-        // The only error is "no such series".
-        for family in whole_numbers {
-            let _ = family.remove_label_values(label);
-        }
-        let _ = self.oldest_dirty_seconds.remove_label_values(label);
-    }
-}
-
-impl PartitionMetrics {
-    /// One record was read.
-    pub fn record_in(&self) {
-        self.records.inc();
-        self.in_flight.inc();
-    }
-
-    /// `records` records came to their end. A fold of five that is indexed is one `Indexed` and four `Folded`.
-    pub fn record_done(&self, outcome: OutcomeLabel, records: u64) {
-        self.done.of(outcome).inc_by(records);
-        self.in_flight.sub(level(records));
-        debug_assert!(self.in_flight.get() >= 0, "more records done than were read");
-    }
-
-    /// Records read that have not come to their end.
-    pub fn in_flight(&self) -> i64 {
-        self.in_flight.get()
-    }
-
-    /// Entries parked now.
-    pub fn parked(&self, entries: usize) {
-        self.parked.set(level(entries));
-    }
-
-    /// Sweeps owed now.
-    pub fn sweeps(&self, owed: usize) {
-        self.sweeps.set(level(owed));
-    }
-
-    /// Sets the gauges of the dirty set: documents, bytes, age of the oldest write.
-    pub fn dirty(&self, ids: usize, bytes: usize, oldest: Option<Duration>) {
-        self.dirty_ids.set(level(ids));
-        self.dirty_bytes.set(level(bytes));
-        self.oldest_dirty_seconds.set(oldest.unwrap_or_default().as_secs_f64());
-    }
-
-    /// Where the watermark is, and the offset after the partition's last record.
-    pub fn watermark(&self, watermark: i64, end_offset: i64) {
-        self.watermark_lag_records.set(end_offset.saturating_sub(watermark).max(0));
-    }
-
-    /// This offset was committed.
-    pub fn committed(&self, offset: i64) {
-        self.committed_offset.set(offset);
-    }
-
-    fn hand_over(&self) {
-        let left = u64::try_from(self.in_flight.get()).unwrap_or_default();
-        self.record_done(OutcomeLabel::HandedOver, left);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
+    use super::super::elasticsearch::RequestLabel;
+    use std::time::Duration;
 
     use super::super::families::MetricType;
+    use super::super::partitions::OutcomeLabel;
     use super::*;
 
     #[test]
@@ -745,8 +367,8 @@ mod tests {
         let metrics = Metrics::new().unwrap();
         metrics.partition(3);
         metrics.tally.partition(3);
-        metrics.elasticsearch_request(RequestLabel::Bulk, Success::Failed, Duration::from_millis(3));
-        metrics.elasticsearch_retry("429", 7);
+        metrics.elasticsearch.request(RequestLabel::Bulk, Success::Failed, Duration::from_millis(3));
+        metrics.elasticsearch.retry("429", 7);
         metrics.entries_retried("conflict", 1);
         metrics.dead_letter("bad_json");
         metrics.distribution("refresh");
@@ -792,26 +414,5 @@ mod tests {
         assert!(metrics.render().unwrap().contains("geofold_stopped_partitions 0\n"));
 
         assert_eq!(metrics.partition(3).in_flight(), 0, "the next assignment begins with nothing in flight");
-    }
-
-    proptest! {
-        #[test]
-        fn records_in_equal_records_done_and_in_flight(
-            steps in prop::collection::vec((0_u64..20, 0_usize..7, 0_u64..20), 0..50),
-        ) {
-            let metrics = Metrics::new().unwrap();
-            let partition = metrics.partition(0);
-            for (read, outcome, done) in steps {
-                (0..read).for_each(|_| partition.record_in());
-                let done = done.min(u64::try_from(partition.in_flight()).unwrap());
-                partition.record_done(OutcomeLabel::ALL[outcome], done);
-                prop_assert_eq!(
-                    partition.records.get(),
-                    partition.done.sum() + u64::try_from(partition.in_flight()).unwrap()
-                );
-            }
-            metrics.drop_partition(0);
-            prop_assert_eq!(partition.records.get(), partition.done.sum());
-        }
     }
 }

@@ -4,6 +4,9 @@
 //! |---|---|
 //! | `families.rs` | metrics whose labels are Rust enums, and the register that knows every metric's name and help |
 //! | `metrics.rs` | [`Metrics`]: every metric of the worker, one struct of handles |
+//! | `partitions.rs` | the metrics of a partition |
+//! | `elasticsearch.rs` | the metrics of requests to Elasticsearch, and what observes them |
+//! | `distribution.rs` | the metrics of distribution jobs |
 //! | `collector.rs` | every metric of a collector |
 //! | `route.rs` | every metric of a router |
 //! | `autopilot.rs` | every metric of `geofold shards autopilot` |
@@ -11,7 +14,6 @@
 //! | `tally.rs` | the metrics of live counts |
 //! | `visibility.rs` | the metrics of refreshes |
 //! | `events.rs` | one type per event that an operator may need: its log line and its counters |
-//! | `requests.rs` | [`Metrics`] as the observer of requests to Elasticsearch |
 //! | `health.rs` | [`Health`](health::Health): is the process alive, is it ready, and if not, why |
 //! | `probes.rs` | the routes `/healthz`, `/readyz` and `/metrics` of every process |
 //! | `logging.rs` | where log lines go, as text or JSON |
@@ -25,6 +27,8 @@
 pub mod audit;
 pub mod autopilot;
 pub mod collector;
+pub mod distribution;
+pub mod elasticsearch;
 pub mod events;
 pub mod families;
 pub mod health;
@@ -32,18 +36,19 @@ pub mod logging;
 pub mod maps;
 pub mod metrics;
 pub mod partition_status;
+pub mod partitions;
 pub mod probes;
 pub mod reading;
 pub mod recent;
 pub mod refeed;
 pub mod reload;
 mod repeats;
-pub mod requests;
 pub mod route;
 pub mod schemas;
 pub mod tally;
 pub mod traces;
 pub mod visibility;
 
-pub use metrics::{Metrics, OutcomeLabel, PartitionMetrics};
+pub use metrics::Metrics;
+pub use partitions::{OutcomeLabel, PartitionMetrics};
 pub use recent::Recent;

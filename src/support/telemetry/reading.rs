@@ -6,8 +6,10 @@ use std::sync::PoisonError;
 use prometheus::IntCounterVec;
 use prometheus::core::Collector;
 
+use super::elasticsearch::RequestLabel;
 use super::families::Label;
-use super::metrics::{Metrics, OutcomeLabel, PartitionMetrics, RequestLabel, Success};
+use super::metrics::{Metrics, Success};
+use super::partitions::{OutcomeLabel, PartitionMetrics};
 
 /// Gauges of one owned partition.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,7 +73,7 @@ impl Metrics {
 
     /// Operations sent again, by reason that occurred.
     pub fn read_retries(&self) -> BTreeMap<String, u64> {
-        counted(by_label(&self.elasticsearch_retries, "reason"))
+        counted(by_label(&self.elasticsearch.retries, "reason"))
     }
 
     /// Dead letters, by reason that occurred.
@@ -83,9 +85,9 @@ impl Metrics {
     pub fn read_requests(&self) -> Vec<RequestReading> {
         let reading = |&kind: &RequestLabel| {
             let count = |result: Success| {
-                self.elasticsearch_requests.with_label_values(&[kind.as_str(), result.as_str()]).get()
+                self.elasticsearch.requests.with_label_values(&[kind.as_str(), result.as_str()]).get()
             };
-            let families = self.elasticsearch_request_seconds.of(kind).collect();
+            let families = self.elasticsearch.request_seconds.of(kind).collect();
             let histograms = families.iter().flat_map(|family| family.get_metric());
             let buckets = histograms
                 .flat_map(|metric| metric.get_histogram().get_bucket())
@@ -157,8 +159,8 @@ mod tests {
     #[test]
     fn requests_are_read_with_their_buckets() {
         let metrics = Metrics::new().unwrap();
-        metrics.elasticsearch_request(RequestLabel::Bulk, Success::Failed, Duration::from_millis(3));
-        metrics.elasticsearch_retry("429", 7);
+        metrics.elasticsearch.request(RequestLabel::Bulk, Success::Failed, Duration::from_millis(3));
+        metrics.elasticsearch.retry("429", 7);
         let bulk = metrics.read_requests().into_iter().find(|read| read.kind == RequestLabel::Bulk).unwrap();
         assert_eq!((bulk.ok, bulk.failed), (0, 1));
         assert_eq!(bulk.buckets[..2], [(0.002, 0), (0.005, 1)]);

@@ -35,7 +35,7 @@ use self::scheduler::{JobKey, Scheduler, ShardChange, WaiterId};
 use crate::base::clock::Clock;
 use crate::base::ids::ShardId;
 use crate::base::retry::RetryPolicy;
-use crate::support::telemetry::metrics::DistributionMetrics;
+use crate::support::telemetry::distribution::DistributionMetrics;
 use crate::worker::dead_letter::DeadLetterSink;
 
 /// A configured job.

@@ -7,7 +7,8 @@ use crate::core::mover::{Lookups, UNANSWERED};
 use crate::support::telemetry::events::{
     BatchFailed, BatchFinished, EntryParked, PartitionStopped, PlacementSetBack, RecordedDecisionFinished,
 };
-use crate::support::telemetry::metrics::{LookupLabel, Metrics, OutcomeLabel, PartitionMetrics};
+use crate::support::telemetry::metrics::LookupLabel;
+use crate::support::telemetry::{Metrics, OutcomeLabel, PartitionMetrics};
 use crate::worker::ledger::Settlement;
 
 /// The reason shown for a partition whose task has panicked.

@@ -19,9 +19,11 @@ use tokio::sync::Notify;
 use super::*;
 use crate::base::clock::{BootClock, Instant};
 use crate::base::ids::{DocId, ShardId};
+use crate::io::aws::credentials::KeySource;
 use crate::io::elastic::{Index, SeqNo, WriteCondition};
-use crate::support::telemetry::metrics::{Metrics, NodeState};
-use crate::support::tls::{Tls, TlsFiles};
+use crate::support::telemetry::Metrics;
+use crate::support::telemetry::elasticsearch::NodeState;
+use crate::support::tls::{ClientIdentity, Tls, TlsFiles};
 
 mod placements;
 
@@ -381,7 +383,7 @@ fn watched(urls: &[&str]) -> (HttpElastic, Arc<StillClock>, Arc<Metrics>) {
 }
 
 fn up_and_down(metrics: &Metrics) -> (i64, i64) {
-    let state = |state| metrics.elasticsearch_nodes.of(state).get();
+    let state = |state| metrics.elasticsearch.nodes.of(state).get();
     (state(NodeState::Up), state(NodeState::Down))
 }
 

@@ -443,9 +443,10 @@ pub(super) mod tests {
     use crate::geoshard::cities::largest_cities;
     use crate::geoshard::load::{LoadCounter, LoadRecord};
     use crate::geoshard::map::GeoshardMap;
+    use crate::support::telemetry::elasticsearch::RequestLabel;
     use crate::support::telemetry::health::Health;
     use crate::support::telemetry::health::tests::HandClock;
-    use crate::support::telemetry::metrics::{RequestLabel, Success};
+    use crate::support::telemetry::metrics::Success;
     use crate::support::telemetry::partition_status::{PartitionStatus, PartitionStatusSender};
     use crate::support::telemetry::{Metrics, OutcomeLabel, Recent};
 
@@ -489,8 +490,8 @@ pub(super) mod tests {
         partition.parked(7);
         partition.dirty(20, 3_000_000, Some(Duration::from_millis(4200)));
         parts.metrics.partition(4);
-        parts.metrics.elasticsearch_request(RequestLabel::Bulk, Success::Ok, Duration::from_millis(30));
-        parts.metrics.elasticsearch_retry("429", 17);
+        parts.metrics.elasticsearch.request(RequestLabel::Bulk, Success::Ok, Duration::from_millis(30));
+        parts.metrics.elasticsearch.retry("429", 17);
         parts.metrics.held_bytes.set(64 << 20);
         parts.metrics.held_bytes_limit.set(512 << 20);
         partition_status.send_replace(vec![PartitionStatus {
