@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use super::byte_size::ByteSize;
 use super::database_url::DatabaseUrl;
+use super::kafka::KafkaConfig;
 use super::secret::Secret;
-use super::types::{Config, KafkaConfig};
+use super::types::Config;
 pub use crate::core::counting::facets::GEOSHARD_FACET;
 use crate::core::counting::facets::{FacetLimits, FacetRules};
 use crate::support::tls::TlsFiles;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::types::{KafkaConfig, SaslMechanism};
+use super::kafka::{KafkaConfig, SaslMechanism};
 
 /// Where a client's tokens come from.
 ///

@@ -9,9 +9,10 @@ use std::num::NonZeroU32;
 
 use toml::{Table, Value};
 
+use super::kafka::SaslMechanism;
 use super::secret::Secret;
 use super::source::SourceKind;
-use super::types::{Config, OnMissing, SaslMechanism};
+use super::types::{Config, OnMissing};
 
 /// Tables with librdkafka's keys.
 pub(super) const LIBRDKAFKA: [&str; 2] = ["kafka.properties", "kafka.producer_properties"];

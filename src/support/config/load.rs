@@ -16,9 +16,10 @@ use toml::de::{DeTable, DeValue};
 use toml::{Spanned, Table, Value};
 
 use super::campaigns::CampaignDocuments;
+use super::kafka::GroupProtocol;
 use super::keys::{self, Keys, REQUIRED, SECRETS};
 use super::overlay;
-use super::types::{Config, GroupProtocol};
+use super::types::Config;
 
 /// Why the configuration could not be loaded.
 #[derive(Debug, Error)]

@@ -2,6 +2,7 @@
 //!
 //! - [`types`]: a type for each section, with its defaults; [`byte_size`], [`secret`], [`server_url`], [`cloud_id`] are its values
 //! - [`counts`]: the sections of live counts; [`database_url`] is one of their values
+//! - [`kafka`], [`elasticsearch`], [`distribution`]: the sections of these names
 //! - [`documents`]: the section of documents and their locations
 //! - [`moves`]: the section of documents that move
 //! - [`placements`]: the section of the placements index
@@ -44,8 +45,11 @@ pub mod check;
 pub mod cloud_id;
 pub mod counts;
 pub mod database_url;
+pub mod distribution;
 pub mod documents;
+pub mod elasticsearch;
 pub mod follow;
+pub mod kafka;
 pub mod kafka_login;
 mod keys;
 pub mod load;
@@ -68,7 +72,13 @@ pub use check::{ConfigFinding, Severity};
 pub use cloud_id::CloudId;
 pub use counts::{CollectorConfig, DatabaseConfig, GEOSHARD_FACET, TallyConfig};
 pub use database_url::DatabaseUrl;
+pub use distribution::{DistributionConfig, DistributionJob, JobKind, RunStore};
 pub use documents::{DocumentsConfig, LatLonFields, LocationFields};
+pub use elasticsearch::{AwsService, ElasticsearchConfig, ElasticsearchCredentials};
+pub use kafka::{
+    AssignmentStrategy, GroupProtocol, KafkaConfig, LostRecords, Partitioner, RemoteAssignor, SaslMechanism,
+    SecurityProtocol,
+};
 pub use load::{BadConfigKey, ConfigError, ValueOrigin};
 pub use load_section::LoadConfig;
 pub use moves::{MoveVisibility, MovesConfig};

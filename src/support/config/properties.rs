@@ -10,12 +10,12 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::Config;
-use super::kafka_login::TokenSource;
-use super::secret::REDACTED;
-use super::types::{
+use super::kafka::{
     AssignmentStrategy, GroupProtocol, KafkaConfig, LostRecords, RemoteAssignor, SaslMechanism,
     SecurityProtocol,
 };
+use super::kafka_login::TokenSource;
+use super::secret::REDACTED;
 
 /// librdkafka settings by name. Values of secret settings are shown as `***`; iterate to get the plain ones.
 #[derive(Clone, PartialEq, Eq, Default)]

@@ -7,7 +7,8 @@ use reqwest::header::{HeaderName, HeaderValue};
 
 use super::{Findings, check_topic};
 use crate::support::config::ServerUrl;
-use crate::support::config::types::{Config, DistributionJob, JobKind, RunStore};
+use crate::support::config::distribution::{DistributionJob, JobKind, RunStore};
+use crate::support::config::types::Config;
 
 const JOBS: &str = "distribution.jobs";
 

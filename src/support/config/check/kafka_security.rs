@@ -1,7 +1,7 @@
 //! `[kafka]`: encryption, and how a client proves who it is.
 
 use super::{Findings, check_region};
-use crate::support::config::types::{KafkaConfig, SaslMechanism, SecurityProtocol};
+use crate::support::config::kafka::{KafkaConfig, SaslMechanism, SecurityProtocol};
 
 const NO_SASL: &str =
     "has no effect; set security_protocol to \"sasl_ssl\" (or \"sasl_plaintext\"), or remove it";

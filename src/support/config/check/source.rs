@@ -2,8 +2,8 @@
 
 use reqwest::header::{HeaderName, HeaderValue};
 
-use super::Findings;
 use super::http::HttpCredentials;
+use super::{Findings, MOST_IN_FLIGHT};
 use crate::base::ids::DocId;
 use crate::support::config::source::{SourceConfig, SourceKind, SourceUrl};
 use crate::support::config::types::{Config, OnMissing};
@@ -34,8 +34,8 @@ pub(super) fn check(findings: &mut Findings, config: &Config) {
     if source.max_in_flight == 0 {
         findings.error("source.max_in_flight", "must be at least 1");
     }
-    if source.max_in_flight > super::MOST_IN_FLIGHT {
-        findings.error("source.max_in_flight", format!("must be at most {}", super::MOST_IN_FLIGHT));
+    if source.max_in_flight > MOST_IN_FLIGHT {
+        findings.error("source.max_in_flight", format!("must be at most {MOST_IN_FLIGHT}"));
     }
     if source.request_timeout.is_zero() {
         findings.error("source.request_timeout", "must be above zero");
