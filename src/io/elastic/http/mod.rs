@@ -4,27 +4,24 @@
 //! sniff; [`Nodes`] chooses instead. Nothing is tried again here; that is `rounds/`. Bodies are passed to the crate as
 //! finished `Bytes`, which it sends without a copy. Proxy variables of the environment are respected.
 
-use std::error::Error as _;
+mod node_client;
+mod options;
+
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use elasticsearch::auth::{ClientCertificate, Credentials};
-use elasticsearch::cert::{Certificate, CertificateValidation};
 use elasticsearch::http::Method as HttpMethod;
-use elasticsearch::http::headers::{
-    ACCEPT_ENCODING, AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderValue, RETRY_AFTER,
-};
-use elasticsearch::http::transport::{SingleNodeConnectionPool, Transport, TransportBuilder};
+use elasticsearch::http::headers::{AUTHORIZATION, CONTENT_ENCODING, HeaderMap, HeaderValue};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use serde_json::Value;
-use thiserror::Error;
-use url::Url;
 
-use super::aws::{self, RequestToSign, Signer};
-use super::encode::MAX_PREFIX_BYTES;
+use self::node_client::{Answer, NodeClient};
+pub use self::options::{Auth, ConnectError, HttpOptions};
+use self::options::{check_prefix, credentials};
+use super::aws::{self, Signer};
 use super::nodes::{Nodes, NodesObserver};
 use super::plain_placements::{self, PlacementSearch, PlacementSearches};
 use super::refreshes::RefreshCounts;
@@ -33,119 +30,13 @@ use super::{
     decode, encode, refreshes,
 };
 use crate::base::clock::Clock;
-use crate::io::aws::credentials::KeySource;
-use crate::support::tls;
-use crate::support::tls::ClientIdentity;
 
 /// Indices named in one request to refresh them or to count their refreshes: with the longest prefix and the longest ids they fit a request line.
 const NAMED_AT_ONCE: usize = 20;
 
-/// An answer that announces more than this is not read.
-const MAX_ANSWER_BYTES: u64 = 256 << 20;
-
-/// How geofold proves who it is. Never shown by `Debug`.
-#[derive(Clone, PartialEq, Eq)]
-pub enum Auth {
-    /// Not at all.
-    None,
-    /// Basic authentication.
-    Basic {
-        /// User name.
-        user: String,
-        /// Password.
-        password: String,
-    },
-    /// An API key: encoded, as Elasticsearch gives it out, or as `id:secret`.
-    ApiKey(String),
-    /// Each request is signed, as Amazon OpenSearch Service wants it.
-    Aws {
-        /// The region of the domain.
-        region: String,
-        /// The service's name in a signature: `es`, `aoss`.
-        service: &'static str,
-        /// Where the keys come from.
-        source: KeySource,
-    },
-}
-
-impl fmt::Debug for Auth {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "None",
-            Self::Basic { .. } => "Basic(redacted)",
-            Self::ApiKey(_) => "ApiKey(redacted)",
-            Self::Aws { .. } => "Aws(redacted)",
-        })
-    }
-}
-
-/// Where Elasticsearch is, and how to speak to it.
-#[derive(Debug, Clone)]
-pub struct HttpOptions {
-    /// One address for each node, `http` or `https`, without user name or password. A path is kept as a prefix.
-    pub urls: Vec<Url>,
-    /// Credentials, the same for all nodes.
-    pub auth: Auth,
-    /// PEM certificates of authorities to trust besides the public ones.
-    pub ca_pem: Option<Vec<u8>>,
-    /// Certificate and key for servers that demand one, beside the credentials.
-    pub identity: Option<ClientIdentity>,
-    /// Whether bodies of requests are compressed, except small ones.
-    pub compress_requests: bool,
-    /// Prefix of all index names; 1 to [`MAX_PREFIX_BYTES`] bytes.
-    pub prefix: String,
-    /// Limit for a request that is given none; each call brings its own.
-    pub request_timeout: Duration,
-}
-
-impl HttpOptions {
-    /// Without credentials, and with the public authorities; uncompressed.
-    pub fn new(urls: Vec<Url>, prefix: impl Into<String>, request_timeout: Duration) -> Self {
-        Self {
-            urls,
-            auth: Auth::None,
-            ca_pem: None,
-            identity: None,
-            compress_requests: false,
-            prefix: prefix.into(),
-            request_timeout,
-        }
-    }
-}
-
-/// Why a client cannot be made of [`HttpOptions`].
-#[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum ConnectError {
-    /// Nowhere to connect to.
-    #[error("elasticsearch.urls is empty; give the address of at least one node")]
-    NoUrl,
-    /// An address that cannot be used. The address is shown without user name and password.
-    #[error("elasticsearch.urls: {url} cannot be used: {reason}")]
-    Url {
-        /// The address.
-        url: String,
-        /// The problem, and what to do.
-        reason: &'static str,
-    },
-    /// The index prefix cannot begin an index name.
-    #[error(
-        "the index prefix {0:?} cannot begin an index name; use 1 to 64 lower-case letters, digits, '-', '_' and '.', and begin with a letter or digit"
-    )]
-    Prefix(String),
-    /// The API key cannot be sent in a header.
-    #[error("elasticsearch.api_key has characters that no API key has; check for spaces and line breaks")]
-    ApiKey,
-    /// The certificates cannot be read.
-    #[error("elasticsearch.ca_file does not hold a PEM certificate that can be used: {0}")]
-    Ca(String),
-    /// The HTTP client cannot be made.
-    #[error("could not set up the http client for elasticsearch: {0}")]
-    Client(String),
-}
-
 /// Elasticsearch, over HTTP.
 pub struct HttpElastic {
-    targets: Vec<Target>,
+    clients: Vec<NodeClient>,
     nodes: Mutex<Nodes>,
     signer: Option<Signer>,
     compress_requests: bool,
@@ -153,19 +44,6 @@ pub struct HttpElastic {
     prefix: String,
     clock: Arc<dyn Clock>,
     placements: PlacementSearches,
-}
-
-struct Target {
-    /// Ends with a slash.
-    url: Url,
-    transport: Transport,
-}
-
-/// A node's response, with any status.
-struct Answer {
-    status: u16,
-    retry_after: Option<Duration>,
-    body: Bytes,
 }
 
 /// A request of a client that is passed on.
@@ -198,21 +76,10 @@ pub struct Forwarded {
     pub body: Bytes,
 }
 
-impl Answer {
-    /// The body; an error for a status other than success.
-    fn success(self) -> Result<Bytes, CallError> {
-        if (200..300).contains(&self.status) {
-            return Ok(self.body);
-        }
-        let (kind, reason) = decode::error_body(&self.body);
-        Err(CallError::Status { status: self.status, kind, reason, retry_after: self.retry_after })
-    }
-}
-
 impl fmt::Debug for HttpElastic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A transport would show its credentials.
-        let urls: Vec<_> = self.targets.iter().map(|target| target.url.as_str()).collect();
+        let urls: Vec<_> = self.clients.iter().map(|client| client.url.as_str()).collect();
         f.debug_struct("HttpElastic")
             .field("urls", &urls)
             .field("prefix", &self.prefix)
@@ -234,14 +101,14 @@ impl HttpElastic {
             }
             Auth::None | Auth::Basic { .. } | Auth::ApiKey(_) => None,
         };
-        let targets = options
+        let clients = options
             .urls
             .iter()
-            .map(|url| Target::new(url, credentials.clone(), options))
+            .map(|url| NodeClient::new(url, credentials.clone(), options))
             .collect::<Result<Vec<_>, _>>()?;
         Ok(Self {
-            nodes: Mutex::new(Nodes::new(targets.len())),
-            targets,
+            nodes: Mutex::new(Nodes::new(clients.len())),
+            clients,
             signer,
             compress_requests: options.compress_requests,
             observer: None,
@@ -283,7 +150,7 @@ impl HttpElastic {
         timeout: Duration,
     ) -> Result<Forwarded, CallError> {
         let Forward { method, path, content_type, body, headers: more } = request;
-        let mut headers = Target::headers(content_type);
+        let mut headers = NodeClient::headers(content_type);
         headers.extend(more);
         if let Some(authorization) = headers.get_mut(AUTHORIZATION) {
             authorization.set_sensitive(true);
@@ -302,7 +169,7 @@ impl HttpElastic {
         timeout: Duration,
     ) -> Result<Answer, CallError> {
         let node = self.nodes().pick(self.clock.now());
-        self.send_to(node, method, path, Target::headers(content_type), body, timeout).await
+        self.send_to(node, method, path, NodeClient::headers(content_type), body, timeout).await
     }
 
     async fn send_to(
@@ -314,7 +181,7 @@ impl HttpElastic {
         mut body: Option<Bytes>,
         timeout: Duration,
     ) -> Result<Answer, CallError> {
-        let target = &self.targets[node];
+        let client = &self.clients[node];
         // What it takes to compress and to have keys is no longer there: nothing may be under way after its time.
         let began = (self.compress_requests || self.signer.is_some()).then(|| self.clock.now());
         let left = || began.map_or(timeout, |began| timeout.saturating_sub(self.clock.now().since(began)));
@@ -326,7 +193,7 @@ impl HttpElastic {
             body = Some(compressed);
         }
         if let Some(signer) = &self.signer {
-            target.sign(signer, method, path, &mut headers, &body, left()).await?;
+            client.sign(signer, method, path, &mut headers, &body, left()).await?;
         }
         let left = left();
         if left.is_zero() {
@@ -335,7 +202,7 @@ impl HttpElastic {
                 None => CallError::Timeout(timeout),
             });
         }
-        let mut answer = target.send(method, path, headers, body, left).await;
+        let mut answer = client.send(method, path, headers, body, left).await;
         if let (Some(_), Ok(answer)) = (&self.signer, &mut answer)
             && let Some((status, body)) = aws::explain(answer.status, &answer.body)
         {
@@ -354,7 +221,7 @@ impl HttpElastic {
 
     /// Records how a node's request ended; logs changes.
     fn note(&self, node: usize, failure: Option<String>) {
-        let url = &self.targets[node].url;
+        let url = &self.clients[node].url;
         let mut nodes = self.nodes();
         let is_news = match failure {
             None => {
@@ -461,7 +328,7 @@ impl Elastic for HttpElastic {
             }
             let body = Some(encode::mget_body(gets, &self.prefix));
             let node = self.nodes().pick_for(look, self.clock.now());
-            let headers = Target::headers("application/json");
+            let headers = NodeClient::headers("application/json");
             let answer =
                 self.send_to(node, HttpMethod::Post, encode::MGET_PATH, headers, body, timeout).await?;
             decode::mget_answer(&answer.success()?, gets.len())
@@ -549,206 +416,9 @@ impl Elastic for HttpElastic {
     }
 }
 
-impl From<Method> for HttpMethod {
-    fn from(method: Method) -> Self {
-        match method {
-            Method::Get => Self::Get,
-            Method::Head => Self::Head,
-            Method::Put => Self::Put,
-            Method::Post => Self::Post,
-            Method::Delete => Self::Delete,
-        }
-    }
-}
-
-impl Target {
-    fn new(url: &Url, credentials: Option<Credentials>, options: &HttpOptions) -> Result<Self, ConnectError> {
-        let mut url = check_url(url)?;
-        if !url.path().ends_with('/') {
-            url.set_path(&format!("{}/", url.path()));
-        }
-        let mut builder = TransportBuilder::new(SingleNodeConnectionPool::new(url.clone()))
-            .timeout(options.request_timeout);
-        if let Some(identity) = &options.identity {
-            let pem = ClientCertificate::Pem(identity.pem().to_vec());
-            builder = builder.auth(Credentials::Certificate(pem));
-        }
-        if let Some(pem) = &options.ca_pem {
-            let certificates = Certificate::from_pem(pem).map_err(|error| ConnectError::Ca(chain(&error)))?;
-            builder = builder.cert_validation(CertificateValidation::Full(certificates));
-        }
-        let transport = builder.build().map_err(|error| ConnectError::Client(error.to_string()))?;
-        // The crate's builder takes either these or a certificate, and the client that it has built keeps the certificate.
-        if let Some(credentials) = credentials {
-            transport.set_auth(credentials);
-        }
-        Ok(Self { url, transport })
-    }
-
-    fn headers(content_type: &'static str) -> HeaderMap {
-        let mut headers = HeaderMap::new();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-        // Responses are small or forwarded at once: compression would cost the server more than it saves, and hide their
-        // length.
-        headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"));
-        headers
-    }
-
-    /// Adds the signature of a request with these headers and this body, as they are sent: the transport changes neither.
-    async fn sign(
-        &self,
-        signer: &Signer,
-        method: HttpMethod,
-        path: &str,
-        headers: &mut HeaderMap,
-        body: &Option<Bytes>,
-        timeout: Duration,
-    ) -> Result<(), CallError> {
-        // As the transport will make it.
-        let url = self.url.join(path.trim_start_matches('/'));
-        let url = &url.map_err(|error| CallError::Unsigned(error.to_string()))?;
-        let method = match method {
-            HttpMethod::Get => "GET",
-            HttpMethod::Put => "PUT",
-            HttpMethod::Post => "POST",
-            HttpMethod::Delete => "DELETE",
-            HttpMethod::Head => "HEAD",
-        };
-        let request = RequestToSign { method, url, body: body.as_deref().unwrap_or_default() };
-        signer.sign(&request, headers, timeout).await.map_err(CallError::Unsigned)
-    }
-
-    async fn send(
-        &self,
-        method: HttpMethod,
-        path: &str,
-        headers: HeaderMap,
-        body: Option<Bytes>,
-        timeout: Duration,
-    ) -> Result<Answer, CallError> {
-        let failure = |error| self.failure(&error, timeout);
-        let response = self
-            .transport
-            .send(method, path, headers, None::<&()>, body, Some(timeout))
-            .await
-            .map_err(failure)?;
-        // The client follows redirects, and makes a GET of a POST on the way.
-        if self.url.join(path.trim_start_matches('/')).is_ok_and(|asked| asked != *response.url()) {
-            return Err(CallError::Undecodable(format!(
-                "{} redirects to another address; set elasticsearch.urls to that of elasticsearch itself",
-                self.url
-            )));
-        }
-        if let Some(bytes) = response.content_length().filter(|&bytes| bytes > MAX_ANSWER_BYTES) {
-            return Err(CallError::TooLarge { bytes, most: MAX_ANSWER_BYTES });
-        }
-        let status = response.status_code().as_u16();
-        let retry_after = response.headers().get(RETRY_AFTER).and_then(retry_after);
-        let body = response.bytes().await.map_err(failure)?;
-        Ok(Answer { status, retry_after, body })
-    }
-
-    fn failure(&self, error: &elasticsearch::Error, timeout: Duration) -> CallError {
-        if error.is_timeout() {
-            return CallError::Timeout(timeout);
-        }
-        let cause = chain(error);
-        let advice = advice(&cause);
-        CallError::Connection(format!("{}: {}{advice}", self.url, decode::shorten(&cause, 300)))
-    }
-}
-
 /// Whether an error is about shards that could not be searched, not about the node that answered.
 fn is_about_shards(body: &[u8]) -> bool {
     decode::error_body(body).0 == "search_phase_execution_exception"
-}
-
-/// What an operator can do about a connection error, as the end of a sentence.
-fn advice(cause: &str) -> &'static str {
-    // An alert is about the certificate of this side.
-    if let Some((_, alert)) = cause.split_once("received fatal alert: ") {
-        if alert.starts_with("CertificateRequired") {
-            "; the server demands a client certificate: set elasticsearch.client_cert_file and client_key_file"
-        } else if alert.contains("Certificate") || alert.starts_with("UnknownCA") {
-            "; the server refuses the client certificate, or demands one: look at elasticsearch.client_cert_file"
-        } else {
-            ""
-        }
-    } else if tls::is_untrusted(cause) {
-        "; the server's certificate is not trusted: set elasticsearch.ca_file"
-    } else if cause.contains("NotValidForName") || cause.contains("not valid for name") {
-        "; the server's certificate is for another host name: use that name in elasticsearch.urls"
-    } else if cause.contains("Expired") || cause.contains("certificate expired") {
-        "; the server's certificate has expired: renew it"
-    } else if cause.contains("InvalidContentType") {
-        "; the server does not speak TLS there: use http:// in elasticsearch.urls, or another port"
-    } else {
-        ""
-    }
-}
-
-/// The causes of an error, outermost first. The client's own line, which would repeat the whole address, is left out.
-fn chain(error: &elasticsearch::Error) -> String {
-    let mut causes = Vec::new();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = error.to_string();
-        if !text.starts_with("error sending request") && !text.starts_with("client error") {
-            causes.push(text);
-        }
-        cause = error.source();
-    }
-    if causes.is_empty() { error.to_string() } else { causes.join(": ") }
-}
-
-/// Seconds; Elasticsearch and the usual proxies send no dates.
-fn retry_after(value: &HeaderValue) -> Option<Duration> {
-    value.to_str().ok()?.trim().parse().ok().map(Duration::from_secs)
-}
-
-fn check_url(url: &Url) -> Result<Url, ConnectError> {
-    let mut shown = url.clone();
-    let has_user = !url.username().is_empty() || url.password().is_some();
-    let stripped = shown.set_username("").is_ok() && shown.set_password(None).is_ok();
-    let bad = |reason| {
-        let url = if stripped || !has_user { shown.to_string() } else { format!("{}:…", url.scheme()) };
-        Err(ConnectError::Url { url, reason })
-    };
-    if !matches!(url.scheme(), "http" | "https") {
-        return bad("it must begin with http:// or https://");
-    }
-    if has_user {
-        return bad("a user name or password in an address ends up in logs; use elasticsearch.username and \
-                    elasticsearch.password");
-    }
-    if url.query().is_some() || url.fragment().is_some() {
-        return bad("it must have neither '?' nor '#'");
-    }
-    Ok(shown)
-}
-
-/// The rules for index names that concern their beginning.
-fn check_prefix(prefix: &str) -> Result<(), ConnectError> {
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let fits = prefix.len() <= MAX_PREFIX_BYTES
-        && prefix.bytes().next().is_some_and(plain)
-        && prefix.bytes().all(|byte| plain(byte) || b"-_.".contains(&byte));
-    if fits { Ok(()) } else { Err(ConnectError::Prefix(prefix.to_owned())) }
-}
-
-fn credentials(auth: &Auth) -> Result<Option<Credentials>, ConnectError> {
-    Ok(match auth {
-        Auth::None | Auth::Aws { .. } => None,
-        Auth::Basic { user, password } => Some(Credentials::Basic(user.clone(), password.clone())),
-        // The crate panics on a key that cannot be sent in a header.
-        Auth::ApiKey(key) if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_graphic()) => {
-            return Err(ConnectError::ApiKey);
-        }
-        Auth::ApiKey(key) => Some(match key.split_once(':') {
-            Some((id, secret)) => Credentials::ApiKey(id.to_owned(), secret.to_owned()),
-            None => Credentials::EncodedApiKey(key.clone()),
-        }),
-    })
 }
 
 #[cfg(test)]
