@@ -16,7 +16,7 @@
 //! | `mapping.rs` | what a mapping asks of a document |
 //! | `geo.rs` | points, circles and boxes by Lucene's arithmetic |
 //! | `bulk.rs` | `_bulk`: lines into operations, outcomes into an answer |
-//! | `search.rs` | `_search` and `_count` |
+//! | `search/` | `_search` and `_count` |
 //! | `pit.rs` | points in time: what searches saw at one moment |
 //! | `names.rs` | names and patterns of indices |
 //! | `error.rs` | errors in Elasticsearch's words |
