@@ -43,6 +43,17 @@ pub(crate) fn time(time: Duration) -> String {
     }
 }
 
+/// A share of 0 to 1: `12.35%`.
+pub(crate) fn percent(share: f64) -> String {
+    let text = format!("{:.2}", share * 100.0);
+    format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// The same rounded up, for a share that has to be reached.
+pub(crate) fn percent_up(share: f64) -> String {
+    percent(((share * 1e4 - 1e-6).ceil() / 1e4).min(1.0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,5 +75,11 @@ mod tests {
         let of = |seconds| time(Duration::from_secs(seconds));
         assert_eq!([of(0), of(59), of(125), of(3_780)], ["0 s", "59 s", "2 min 5 s", "1 h 3 min"]);
         assert_eq!(time(Duration::from_millis(1_500)), "2 s");
+    }
+
+    #[test]
+    fn percentages_that_have_to_be_reached_are_rounded_up() {
+        assert_eq!([percent_up(0.25), percent_up(0.123_41), percent_up(1.0)], ["25%", "12.35%", "100%"]);
+        assert_eq!([percent(0.05), percent(0.0)], ["5%", "0%"]);
     }
 }

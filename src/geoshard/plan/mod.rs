@@ -6,7 +6,7 @@
 //! | `cells.rs` | points summed up by S2 cell, and the row of cells that is cut |
 //! | `cut.rs` | cutting a row of loads, the best way and the greedy way |
 //! | `budget.rs` | cutting a row of loads the best way that moves little |
-//! | `change.rs` | changes of a map: within a budget, a split, a merge; and what they mean |
+//! | `change/` | changes of a map: within a budget, a split, a merge; and what they mean |
 //! | `names.rs` | ids of the new geoshards: fresh ones, or those of an older map, so that little moves |
 //! | `report.rs` | what a map means for its load: balance, borders, circles |
 //!

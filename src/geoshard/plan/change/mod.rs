@@ -2,23 +2,22 @@
 //!
 //! All of them keep borders and ids where they can: a document moves only if its geoshard's id changes.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+mod error;
+mod report;
+
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 
 use s2::cellid::CellID;
-use serde::Serialize;
-use thiserror::Error;
 
+pub use self::error::ChangeError;
+use self::report::report;
+pub use self::report::{ChangeReport, ChangedShard, MoveBudget};
 use super::budget::{self, Best, CellRow, Stretch};
 use super::cells::{self, CellLoads, WalkedCell};
-use super::{Balance, MAX_LEVEL, PlanError, check_cells, check_counts, names, roundest_cut};
-use crate::base::figures;
+use super::{check_cells, check_counts, names, roundest_cut};
 use crate::base::ids::ShardId;
-use crate::geoshard::diff::Comparison;
-use crate::geoshard::load::amount;
-use crate::geoshard::map::{GeoshardMap, MapError};
-use crate::geoshard::tracks::Crossings;
+use crate::geoshard::map::GeoshardMap;
 
 /// The cells that a change may cut between.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -36,189 +35,6 @@ pub struct MapChange {
     pub map: GeoshardMap,
     /// What it means.
     pub report: ChangeReport,
-}
-
-/// What a changed map means for the load.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ChangeReport {
-    /// The map's name.
-    pub name: String,
-    /// The map's version.
-    pub version: u64,
-    /// Points that it was planned by.
-    pub points: u64,
-    /// Their load.
-    pub load: f64,
-    /// Geoshards before.
-    pub count_before: usize,
-    /// Geoshards after.
-    pub count: usize,
-    /// How even the load was; absent without load.
-    pub before: Option<Balance>,
-    /// How even it becomes.
-    pub after: Option<Balance>,
-    /// The budget, where there is one.
-    pub budget: Option<MoveBudget>,
-    /// Load that gets another geoshard.
-    pub moved: f64,
-    /// The same as a part of all load, 0 to 1.
-    pub share_moved: f64,
-    /// Part of the globe's surface that gets another geoshard, 0 to 1.
-    pub share_of_globe: f64,
-    /// The geoshards that gain or lose places, sorted.
-    pub changed: Vec<ChangedShard>,
-    /// What tracks cross under the new map, if there were any.
-    pub crossings: Option<Crossings>,
-}
-
-/// A budget, and how far it reaches.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct MoveBudget {
-    /// The part of the load that may get another geoshard, 0 to 1.
-    pub max_moved: f64,
-    /// No map with that many geoshards that moves at most so much has a lower largest load over mean, even if geoshards
-    /// had several ranges each.
-    pub lower_bound: f64,
-    /// The least largest load over mean, whatever moves.
-    pub without_budget: f64,
-}
-
-/// A geoshard that gains or loses places.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct ChangedShard {
-    /// Its id.
-    pub shard: ShardId,
-    /// Its load before; absent if it is new.
-    pub before: Option<f64>,
-    /// Its load after; absent if it is gone.
-    pub after: Option<f64>,
-    /// Load that it gets.
-    pub gains: f64,
-    /// Load that it gives away.
-    pub loses: f64,
-}
-
-/// Why a map cannot be changed so.
-#[derive(Debug, Error)]
-pub enum ChangeError {
-    /// Not an id of the map.
-    #[error("the map has no geoshard {id:?}; it has {}", listed(known))]
-    UnknownShard {
-        /// What was asked for.
-        id: String,
-        /// What there is.
-        known: Vec<ShardId>,
-    },
-    /// A geoshard and itself.
-    #[error("cannot merge geoshard {0} with itself: name two")]
-    SameShard(ShardId),
-    /// No border of one is a border of the other.
-    #[error(
-        "cannot merge {a} and {b}: no range of one begins where a range of the other ends; next to {a} are {}",
-        listed(neighbours)
-    )]
-    NotNeighbours {
-        /// One.
-        a: ShardId,
-        /// The other.
-        b: ShardId,
-        /// What could be merged with the first.
-        neighbours: Vec<ShardId>,
-    },
-    /// Nothing to cut between.
-    #[error(
-        "cannot split {shard}: all of its load lies in {}",
-        match level {
-            Some(level) => format!(
-                "one S2 cell of level {level}; give smaller cells (--finest, {MAX_LEVEL} at most)"
-            ),
-            None => "no cell: no point with a load is in it".to_owned(),
-        }
-    )]
-    OneCell {
-        /// Which geoshard.
-        shard: ShardId,
-        /// The level of the cell, if there is one.
-        level: Option<u64>,
-    },
-    /// Cutting a geoshard of several ranges within a budget is not done.
-    #[error(
-        "geoshard {shard} has several ranges, and a budget is kept only for maps with one range for each: \
-         plan without --max-moved, or use `shards split` and `shards merge`"
-    )]
-    SeveralRanges {
-        /// Which geoshard.
-        shard: ShardId,
-    },
-    /// Not a share.
-    #[error("cannot move at most {0} of the load: give a share from 0 to 1")]
-    Share(f64),
-    /// Counts, levels or split of no plan.
-    #[error(transparent)]
-    Plan(#[from] PlanError),
-    /// Nothing to plan by.
-    #[error("there is no load to plan by: no points, or all of them with load 0")]
-    NoLoad,
-    /// Geoshards cannot be fewer than cells.
-    #[error(
-        "points lie in {cells} cells only, too few for {count} geoshards: choose a higher level (--level, --finest) or fewer geoshards (--min, --max)"
-    )]
-    TooFewCells {
-        /// Cells.
-        cells: usize,
-        /// The number of geoshards.
-        count: usize,
-    },
-    /// Would take too much memory or time.
-    #[error(
-        "{cells} cells and {count} geoshards are too much to plan within a budget: choose a lower level, a higher split, or fewer geoshards"
-    )]
-    TooMuch {
-        /// Cells to cut between.
-        cells: usize,
-        /// Geoshards, over all counts to try.
-        count: usize,
-    },
-    /// Another number of geoshards that cannot be had.
-    #[error(
-        "every map with {min} to {max} geoshards moves at least {}, more than {}: raise --max-moved, or choose a count nearer to the {before} of --after",
-        percent_up(*least),
-        percent(*max_moved)
-    )]
-    OverBudget {
-        /// The lowest number tried.
-        min: usize,
-        /// The highest number tried.
-        max: usize,
-        /// What the cheapest of them moves, 0 to 1.
-        least: f64,
-        /// What may move, 0 to 1.
-        max_moved: f64,
-        /// Geoshards before.
-        before: usize,
-    },
-    /// The map is the best already.
-    #[error(
-        "no map with {count} geoshards that moves at most {} is more even than the one of --after (largest load {max_over_mean:.3} times the mean): {}",
-        percent(*max_moved),
-        match needs {
-            Some(needs) => format!("give --max-moved {} or more", percent_up(*needs)),
-            None => "nor is one that moves more; give smaller cells (--level, --finest, --split), or more geoshards (--max)".to_owned(),
-        }
-    )]
-    NoBetter {
-        /// How many geoshards.
-        count: usize,
-        /// What may move, 0 to 1.
-        max_moved: f64,
-        /// How even the map is.
-        max_over_mean: f64,
-        /// What has to move to improve it, 0 to 1; `None` if nothing does.
-        needs: Option<f64>,
-    },
-    /// What was made is no map.
-    #[error(transparent)]
-    Map(#[from] MapError),
 }
 
 /// The most even map with one of `counts` geoshards that moves at most `max_moved` (0 to 1) of the load: that with the
@@ -465,146 +281,9 @@ fn cut_before(cells: &[WalkedCell], ranges: &[(u64, ShardId)], at: usize) -> u64
     if range_of(ranges, &before) == range { roundest_cut(before, cells[at]) } else { ranges[range].0 }
 }
 
-fn report(
-    old: &GeoshardMap,
-    map: &GeoshardMap,
-    cells: &[WalkedCell],
-    budget: Option<MoveBudget>,
-) -> ChangeReport {
-    #[derive(Default, Clone, Copy)]
-    struct Flows {
-        before: f64,
-        after: f64,
-        gains: f64,
-        loses: f64,
-    }
-    let mut flows: BTreeMap<&ShardId, Flows> = BTreeMap::new();
-    for shard in old.shards().iter().chain(map.shards()) {
-        flows.entry(shard).or_default();
-    }
-    let (mut load, mut points, mut moved) = (0.0, 0, 0.0);
-    for cell in cells {
-        let leaf = cell.cell.range_min().0;
-        let (from, to) = (&old.shards()[old.owner_of_leaf(leaf)], &map.shards()[map.owner_of_leaf(leaf)]);
-        load += cell.load;
-        points += cell.points;
-        flows.entry(from).or_default().before += cell.load;
-        flows.entry(to).or_default().after += cell.load;
-        if from != to {
-            moved += cell.load;
-            flows.entry(from).or_default().loses += cell.load;
-            flows.entry(to).or_default().gains += cell.load;
-        }
-    }
-    let diff = Comparison::new(old, map).finish();
-    let touched: BTreeSet<&ShardId> = diff.flows.iter().flat_map(|flow| [&flow.from, &flow.to]).collect();
-    let loads = |map: &GeoshardMap, of: fn(&Flows) -> f64| -> Option<Balance> {
-        let loads: Vec<f64> = map.shards().iter().filter_map(|shard| flows.get(shard)).map(of).collect();
-        (load > 0.0).then(|| Balance::of(&loads))
-    };
-    let changed = |shard: &&ShardId| {
-        let of = flows.get(*shard).copied().unwrap_or_default();
-        ChangedShard {
-            shard: (*shard).clone(),
-            before: old.shards().contains(shard).then_some(of.before),
-            after: map.shards().contains(shard).then_some(of.after),
-            gains: of.gains,
-            loses: of.loses,
-        }
-    };
-    ChangeReport {
-        name: map.name().to_owned(),
-        version: map.version(),
-        points,
-        load,
-        count_before: old.shards().len(),
-        count: map.shards().len(),
-        before: loads(old, |of| of.before),
-        after: loads(map, |of| of.after),
-        budget,
-        moved,
-        share_moved: if load > 0.0 { moved / load } else { 0.0 },
-        share_of_globe: diff.moved.share_of_globe,
-        changed: touched.iter().map(changed).collect(),
-        crossings: None,
-    }
-}
-
-fn listed(ids: &[ShardId]) -> String {
-    const MOST: usize = 20;
-    let mut listed: Vec<&str> = ids.iter().take(MOST).map(ShardId::as_str).collect();
-    if ids.len() > MOST {
-        listed.push("…");
-    }
-    if listed.is_empty() { "none".to_owned() } else { listed.join(", ") }
-}
-
-fn percent(share: f64) -> String {
-    let text = format!("{:.2}", share * 100.0);
-    format!("{}%", text.trim_end_matches('0').trim_end_matches('.'))
-}
-
-/// Rounded up, for a share that has to be reached.
-fn percent_up(share: f64) -> String {
-    percent(((share * 1e4 - 1e-6).ceil() / 1e4).min(1.0))
-}
-
-impl fmt::Display for ChangeReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, version, points, count_before, count, changed, .. } = self;
-        write!(f, "map {name:?}, version {version}: {count} geoshards")?;
-        if count != count_before {
-            write!(f, ", {count_before} before")?;
-        }
-        if *points > 0 {
-            write!(f, "; planned by {} points with load {}", figures::count(*points), amount(self.load))?;
-        }
-        writeln!(f)?;
-        if let (Some(before), Some(after)) = (self.before, self.after) {
-            writeln!(f, "\n                 max/mean     cv %")?;
-            for (what, Balance { cv, max_over_mean, .. }) in [("before", before), ("after", after)] {
-                writeln!(f, "{what:<15}  {max_over_mean:>8.3}  {:>7.3}", cv * 100.0)?;
-            }
-            if let Some(MoveBudget { lower_bound, without_budget, .. }) = self.budget {
-                writeln!(
-                    f,
-                    "{:<15}  {lower_bound:>8.3}           no map within the budget is below",
-                    "bound"
-                )?;
-                writeln!(f, "{:<15}  {without_budget:>8.3}           whatever moves", "without budget")?;
-            }
-            write!(
-                f,
-                "\n{:.2} % of the load moves: {} of {}",
-                self.share_moved * 100.0,
-                amount(self.moved),
-                amount(self.load)
-            )?;
-            match self.budget {
-                Some(budget) => writeln!(f, "; budget {}", percent(budget.max_moved))?,
-                None => writeln!(f)?,
-            }
-        }
-        writeln!(f, "{:.4} % of the globe moves", self.share_of_globe * 100.0)?;
-
-        let wide = changed.iter().map(|one| one.shard.as_str().len()).chain(["shard".len()]).max();
-        let wide = wide.unwrap_or_default();
-        writeln!(f, "\n{:wide$}        before         after         gains         loses", "shard")?;
-        for ChangedShard { shard, before, after, gains, loses } in changed {
-            let [before, after] =
-                [(before, "new"), (after, "gone")].map(|(load, else_)| load.map_or(else_.to_owned(), amount));
-            let (gains, loses) = (amount(*gains), amount(*loses));
-            writeln!(f, "{:wide$}  {before:>12}  {after:>12}  {gains:>12}  {loses:>12}", shard.as_str())?;
-        }
-        if let Some(crossings) = &self.crossings {
-            writeln!(f, "\n{crossings}")?;
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::Balance;
     use super::*;
     use crate::base::geo::GeoPoint;
     use crate::base::random::Random;
@@ -756,11 +435,5 @@ mod tests {
         assert!(refusal("s01", "s03").ends_with("next to s01 are s00, s02"), "{}", refusal("s01", "s03"));
         assert!(refusal("s01", "s01").contains("with itself"));
         assert!(refusal("s01", "s9").contains("no geoshard \"s9\""));
-    }
-
-    #[test]
-    fn percentages_that_have_to_be_reached_are_rounded_up() {
-        assert_eq!([percent_up(0.25), percent_up(0.123_41), percent_up(1.0)], ["25%", "12.35%", "100%"]);
-        assert_eq!([percent(0.05), percent(0.0)], ["5%", "0%"]);
     }
 }
