@@ -9,8 +9,8 @@ use geofold::base::position::Position;
 use geofold::core::counting::increment::Delta;
 
 use super::record::position;
+use super::setting::Weakening;
 use super::store::Numbered;
-use super::world::Weakening;
 
 /// Edges by position, as held by a worker.
 pub type Edges = BTreeMap<Position, Delta>;

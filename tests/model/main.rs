@@ -10,7 +10,8 @@
 //! | file | what it holds |
 //! |---|---|
 //! | `main.rs` | the explorations, and the weakening that each must find |
-//! | `world.rs` | the transition system: possible events and invariants |
+//! | `setting.rs` | bounds and conditions of an exploration |
+//! | `world/` | the transition system: possible events, what must hold, and counterexamples as text |
 //! | `worker.rs` | ledger and mover, one call at a time, each step computed once |
 //! | `store.rs` | Elasticsearch's version rules for one document |
 //! | `collector.rs` | increments in flight, and the merged counts |
@@ -25,6 +26,7 @@
 mod backup;
 mod collector;
 mod record;
+mod setting;
 mod store;
 mod weakened;
 mod worker;
@@ -42,7 +44,8 @@ use self::record::Record::{
     self, Bad, Delete, East, Heal, Hide, Index, Move, Part, Patch, Refeed, Spoil, Tag, Tagged, Touch,
 };
 use self::record::{Maps, scripts};
-use self::world::{Searches, Setting, Weakening, World};
+use self::setting::{Searches, Setting, Weakening};
+use self::world::World;
 
 /// All kinds of records.
 const ALL: [Record; 10] =

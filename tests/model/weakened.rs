@@ -8,7 +8,7 @@ use super::record::Maps;
 use super::record::Record::{
     self, Bad, Delete, East, Heal, Hide, Index, Move, Patch, Refeed, Spoil, Tag, Tagged, Touch,
 };
-use super::world::{Searches, Setting, Weakening};
+use super::setting::{Searches, Setting, Weakening};
 use super::{ALL, Explored, WHOLE, compacted, explore, refused, worlds};
 
 /// Whether the model finds a counterexample, and how it ends.

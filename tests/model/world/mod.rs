@@ -2,101 +2,28 @@
 //! were assigned the partition one after the other. All but the last are zombies; they go on unchanged, but cannot
 //! commit. A crashed worker is one that takes no further step.
 
+mod judge;
+mod tell;
+
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use ahash::AHashMap;
-use geofold::base::position::Position;
 use geofold::base::sabotage::Sabotage;
-use geofold::core::invariants::{
-    inv_1_every_copy_is_named, inv_2_a_document_that_exists_has_a_copy, inv_3_nothing_owed_is_committed,
-    inv_3_what_is_committed_can_be_seen, inv_4_nothing_goes_back, inv_5_at_rest_there_is_one_copy,
-    inv_7_counted_exactly_once,
-};
-use geofold::core::mover::{MAX_VERSIONS, OnMissing};
+use geofold::core::invariants::inv_3_nothing_owed_is_committed;
 use serde_json::Value;
 use stateright::{Model, Property};
 
+use self::judge::Violation;
 use super::backup::{Backup, BackupStep};
 use super::collector::{Collector, Counted, Sent};
-use super::record::{Maps, Record, answers, belongs, facet_rules, naive, number_of, position, rules};
+use super::record::{Record, answers, naive, rules};
+use super::setting::{Searches, Setting, Weakening};
 use super::store::{Names, Op, Reply, Store};
 use super::worker::{Call, Event, Report, Workers};
 
 /// Maximum number of workers, one after the other.
 pub const WORKERS: usize = 3;
-
-/// Bounds and conditions of one exploration.
-#[derive(Debug, Clone)]
-pub struct Setting {
-    pub script: Vec<Record>,
-    /// Number of workers.
-    pub workers: u8,
-    /// How many calls may be executed without an answer, or after their sender has given up.
-    pub losses: u8,
-    /// How many batches may end at their deadline.
-    pub deadlines: u8,
-    /// Where two are live, each worker goes by one or the other.
-    pub maps: Maps,
-    /// Bits: the records that compaction takes before the second worker reads.
-    pub compacted: u8,
-    pub on_missing: OnMissing,
-    /// Every call may be sent again, any number of times.
-    pub resends: bool,
-    /// Workers create placements of whole documents without reading them before.
-    pub expects_new: bool,
-    /// Whether documents are counted.
-    pub tally: bool,
-    /// Versions of a document's facets before an entry waits for a commit.
-    pub max_versions: usize,
-    /// The placement of a deleted document may be swept.
-    pub sweeps: bool,
-    /// Tombstones are forgotten once no zombie can act (`gc_deletes`), however far behind the owner is.
-    pub forgets: bool,
-    /// Batch deadlines pass after the takeover. A batch ends within one, a zombie begins none after one, since its
-    /// claim is lost, and a tombstone is forgotten after two.
-    pub timed: bool,
-    pub searches: Searches,
-    /// Indices are copied, and replaced by these copies before the last worker begins.
-    pub restores: bool,
-    pub weakening: Weakening,
-}
-
-impl Default for Setting {
-    fn default() -> Self {
-        Self {
-            script: Vec::new(),
-            workers: 2,
-            losses: 0,
-            deadlines: 0,
-            maps: Maps::One,
-            compacted: 0,
-            on_missing: OnMissing::DeadLetter,
-            resends: false,
-            expects_new: false,
-            tally: false,
-            max_versions: MAX_VERSIONS,
-            sweeps: false,
-            forgets: false,
-            timed: false,
-            searches: Searches::Served,
-            restores: false,
-            weakening: Weakening::None,
-        }
-    }
-}
-
-/// The guarantee for searches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Searches {
-    /// None: old copies are deleted at once.
-    NotServed,
-    /// Old copies stay until searches find the new one, whenever that is.
-    Served,
-    /// As `Served`, with one search that visits the geoshards in any order, at any times. Elasticsearch refreshes at
-    /// any time. Not for documents that are deleted.
-    Looking,
-}
 
 /// The search.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
@@ -114,54 +41,6 @@ impl Search {
     fn is_under_way(self) -> bool {
         self.asked != 0
     }
-}
-
-/// A disabled rule of the code or of its environment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Weakening {
-    None,
-    /// See `src/base/sabotage.rs`.
-    Code(Sabotage),
-    /// The third worker is the first one with its cache.
-    CacheIsKept,
-    /// A worker begins where its predecessor has read to, while that is still working.
-    TwoEntriesAtOnce,
-    /// Tombstones are forgotten while requests live.
-    TombstonesAreForgotten,
-    /// The owner keeps what it cached while zombies could act.
-    CacheOutlivesZombies,
-    /// The owner empties its cache when zombies no longer act, but not before.
-    CacheIsEmptiedOnce,
-    /// A worker that has lost its claim begins batches all the same.
-    LostClaimsAreUsed,
-    /// Clears are never sent: harmless.
-    ClearsAreLost,
-    /// Two maps are live, and workers that know only one write in place.
-    OneMapIsKnown,
-    /// Compaction removes records while a zombie acts on them, and the owner writes in place.
-    InPlaceDespiteCompaction,
-    /// Histories are cut at the watermark before it is committed.
-    HistoryIsCutUncommitted,
-    /// Offsets are committed before their increment is acknowledged.
-    CommitsBeforeIncrements,
-    /// The collector counts every edge it receives.
-    NothingIsRecognised,
-    /// The collector skips an increment without news, but no edges of another.
-    WholeIncrementsAreRecognised,
-    /// Old copies are deleted as soon as searches find the new ones, without the grace for running searches.
-    NoGrace,
-    /// The sweep removes a placement without comparing.
-    SweepsWithoutComparing,
-    /// The sweep does not wait until no worker acts on the state before the delete.
-    SweepsTooEarly,
-    /// The sweep does not check that the delete stayed committed all the time.
-    SweepsUncommitted,
-    /// Workers write while indices are copied.
-    WritesGoOnDuringTheBackup,
-    /// The group goes on from what it has committed since.
-    OffsetsAreNotSetBack,
-    /// Workers and requests live on while indices are replaced.
-    RestoresTooEarly,
 }
 
 /// The state of the sweep.
@@ -196,26 +75,6 @@ impl Time {
     const END: u8 = 4;
 }
 
-/// Violations by number; 0 is none.
-const BROKEN: [&str; 16] = [
-    "",
-    "INV-1: a copy that no placement names",
-    "INV-2: the last copy is gone",
-    "INV-3: committed above what is not done",
-    "INV-3: committed, and nothing shows it",
-    "INV-4: something went back",
-    "INV-5: at rest, copies are not just where they belong",
-    "at rest, the content is not what the records made",
-    "at rest, the copy is where no map has it",
-    "a write of a document that exists was given up",
-    "a record that was there was taken as lost",
-    "nothing is left to do, and something is owed",
-    "an owner that is left alone does not come to rest",
-    "INV-7: at rest, the counts are not what the documents say",
-    "INV-8: a search has found no copy of a document that was there all the time",
-    "a document without a location was written",
-];
-
 /// A state of the world.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct State {
@@ -234,7 +93,7 @@ pub struct State {
     time: Time,
     search: Search,
     backup: Backup,
-    broken: u8,
+    broken: Option<Violation>,
 }
 
 /// A transition.
@@ -305,8 +164,8 @@ pub struct World {
 struct Tables {
     workers: Workers,
     names: Names,
-    judged: AHashMap<(Store, Store), u8>,
-    judged_at_rest: AHashMap<Store, u8>,
+    judged: AHashMap<(Store, Store), Option<Violation>>,
+    judged_at_rest: AHashMap<Store, Option<Violation>>,
     seen: AHashMap<(Store, u8), bool>,
     collector: Collector,
     recounted: AHashMap<(Store, Counted), bool>,
@@ -376,20 +235,6 @@ impl World {
         u8::try_from(self.setting.script.len()).unwrap()
     }
 
-    /// Refused content depends on how records were folded; the invariants do not.
-    fn refuses(&self) -> bool {
-        self.setting
-            .script
-            .iter()
-            .any(|record| matches!(record, Record::Bad(_) | Record::Spoil(_) | Record::Part))
-    }
-
-    fn is_delete_at(&self, position: Position) -> bool {
-        usize::try_from(position.offset()).is_ok_and(|offset| {
-            matches!(self.setting.script.get(offset), Some(Record::Delete | Record::Refeed))
-        })
-    }
-
     fn carry_out(&self, tables: &mut Tables, state: &mut State, op: Op) -> Reply {
         let before = state.store;
         let delete_anything = self.setting.weakening == Weakening::Code(Sabotage::DeleteWithoutVersion);
@@ -403,143 +248,6 @@ impl World {
             state.broken = self.judge(tables, before, state.store);
         }
         reply
-    }
-
-    /// Invariants of a transition.
-    fn judge(&self, tables: &mut Tables, before: Store, after: Store) -> u8 {
-        if let Some(judged) = tables.judged.get(&(before, after)) {
-            return *judged;
-        }
-        let (was, is) = (before.view(&tables.names), after.view(&tables.names));
-        let exists =
-            was.copies.values().max().zip(is.placement.as_ref()).is_some_and(|(newest, placement)| {
-                let positions = newest.version()..=placement.pos.version();
-                let was_deleted =
-                    positions.into_iter().any(|version| self.is_delete_at(Position::from_version(version)));
-                !was_deleted
-            });
-        let judged = if inv_1_every_copy_is_named(&is).is_err() {
-            1
-        } else if inv_2_a_document_that_exists_has_a_copy(&is, exists).is_err() {
-            2
-        } else if inv_4_nothing_goes_back(&was, &is).is_err()
-            && self.setting.weakening != Weakening::TombstonesAreForgotten
-            && !(self.setting.sweeps && is.placement.is_none())
-        {
-            5
-        } else if after.copies.iter().any(|copy| copy.content != 0 && !tables.names.is_located(copy.content))
-        {
-            15
-        } else {
-            0
-        };
-        tables.judged.insert((before, after), judged);
-        judged
-    }
-
-    /// Invariants once the owner has nothing left to do, even if zombies may still act.
-    fn judge_at_rest(&self, tables: &mut Tables, store: Store) -> u8 {
-        if let Some(judged) = tables.judged_at_rest.get(&store) {
-            return *judged;
-        }
-        let view = store.view(&tables.names);
-        let is_placed = view.placement.as_ref().is_some_and(|placement| placement.shard.is_some());
-        let judged = if self.refuses() {
-            // Known limits: the remains of a refused document depend on how it was folded. It stays named, and is
-            // correct where its placement says that it is.
-            if !is_placed && !view.copies.is_empty() {
-                6
-            } else if self.is_misplaced(&tables.names, store) {
-                8
-            } else {
-                0
-            }
-        } else if inv_5_at_rest_there_is_one_copy(&view).is_err() {
-            6
-        } else {
-            let expected = &self.naive[self.setting.script.len()];
-            let copy = store.copies.iter().position(|copy| copy.content != 0);
-            let content = copy.map(|n| {
-                let content = tables.names.content(store.copies[n].content);
-                serde_json::from_slice::<Value>(content).unwrap()
-            });
-            if !expected.contains(&content) {
-                7
-            } else if self.is_misplaced(&tables.names, store) {
-                8
-            } else {
-                0
-            }
-        };
-        tables.judged_at_rest.insert(store, judged);
-        judged
-    }
-
-    /// Whether the copy in its placement's geoshard is misplaced by every live map.
-    fn is_misplaced(&self, names: &Names, store: Store) -> bool {
-        let placement = store.view(names).placement;
-        let Some(shard) = placement.and_then(|placement| placement.shard.as_ref().map(number_of)) else {
-            return false;
-        };
-        let copy = store.copies[usize::from(shard)];
-        if copy.content == 0 {
-            return false;
-        }
-        let content = serde_json::from_slice(names.content(copy.content)).unwrap();
-        let places = belongs(&content, self.setting.maps);
-        // What a refused record leaves misplaced where the maps differ is found by the scan, and touched.
-        let is_found = self.refuses() && places[0] != places[1];
-        !is_found && !places.contains(&usize::from(shard))
-    }
-
-    /// Checks that follow a step.
-    fn judge_state(&self, tables: &mut Tables, state: &mut State) {
-        if state.broken != 0 {
-            return;
-        }
-        let is_expected = state.committed > 0 && !self.refuses();
-        if is_expected && !self.is_shown(tables, state.store, state.committed) {
-            state.broken = 4;
-            return;
-        }
-        let owner = tables.workers.get(state.workers[usize::from(state.owner)]);
-        // If the work is divided, all workers must have done their part.
-        let others_are_done = self.setting.weakening != Weakening::TwoEntriesAtOnce
-            || (0..state.owner).all(|worker| {
-                let known = tables.workers.get(state.workers[usize::from(worker)]);
-                known.is_idle && !known.has_work && !known.owes_sweeps && known.read_to > 0
-            });
-        let has_work = owner.has_work || owner.is_fetching || owner.owes_sweeps;
-        if owner.is_idle && !has_work && owner.read_to == self.records() && others_are_done {
-            if owner.owes {
-                state.broken = 11;
-            } else {
-                state.broken = self.judge_at_rest(tables, state.store);
-                if state.broken == 0 && self.setting.tally && !self.is_counted(tables, state) {
-                    state.broken = 13;
-                }
-            }
-        }
-    }
-
-    /// INV-7, once the owner's last increment is merged. For refused documents the counts follow the placement.
-    fn is_counted(&self, tables: &mut Tables, state: &State) -> bool {
-        let counted = match self.increment(tables, state, state.owner) {
-            Some(sent) => tables.collector.merge(state.counted, sent, self.setting.weakening),
-            None => state.counted,
-        };
-        if let Some(is_counted) = tables.recounted.get(&(state.store, counted)) {
-            return *is_counted;
-        }
-        let documents = if self.refuses() {
-            let placement = state.store.view(&tables.names).placement;
-            placement.and_then(|placement| placement.facets().cloned()).into_iter().collect()
-        } else {
-            state.store.recount(&facet_rules(), &tables.names)
-        };
-        let is_counted = inv_7_counted_exactly_once(&tables.collector.counts(counted), &documents).is_ok();
-        tables.recounted.insert((state.store, counted), is_counted);
-        is_counted
     }
 
     /// The increment that a worker has to send.
@@ -558,24 +266,6 @@ impl World {
         owner.watermark
     }
 
-    /// INV-3: what was done up to here is visible.
-    fn is_shown(&self, tables: &mut Tables, store: Store, committed: u8) -> bool {
-        if self.naive[usize::from(committed)].contains(&None) {
-            return true;
-        }
-        let is_kept = |offset: &u8| {
-            (self.setting.compacted >> offset) & 1 == 0
-                && self.setting.script[usize::from(*offset)] != Record::Hide
-        };
-        let kept = (0..committed).rev().find(is_kept);
-        let Some(last) = kept else { return true };
-        let Tables { seen, names, .. } = tables;
-        *seen.entry((store, committed)).or_insert_with(|| {
-            let last = position(usize::from(last));
-            inv_3_what_is_committed_can_be_seen(&store.view(names), last).is_ok()
-        })
-    }
-
     fn event(&self, tables: &mut Tables, state: &mut State, worker: u8, event: Event) {
         let slot = &mut state.workers[usize::from(worker)];
         let (after, report) = {
@@ -584,16 +274,16 @@ impl World {
         };
         *slot = after;
         let Report { gave_up_before, finished_recorded } = report;
-        if worker != state.owner || state.broken != 0 || self.refuses() {
+        if worker != state.owner || state.broken.is_some() || self.refuses() {
             return;
         }
         let gave_up = gave_up_before.checked_sub(1).map(|last| self.setting.script[usize::from(last)]);
         let existed = gave_up.is_some_and(|last| last != Record::Hide)
             && !self.naive[usize::from(gave_up_before)].contains(&None);
         if existed {
-            state.broken = 9;
+            state.broken = Some(Violation::GivenUpThoughItExists);
         } else if finished_recorded && self.setting.compacted == 0 {
-            state.broken = 10;
+            state.broken = Some(Violation::TakenAsLost);
         }
     }
 
@@ -731,38 +421,6 @@ impl World {
         }
     }
 
-    /// The owner goes on alone: it comes to rest.
-    fn judge_left_alone(&self, tables: &mut Tables, mut state: State) -> u8 {
-        let worker = state.owner;
-        for _ in 0..100 {
-            let owner = tables.workers.get(state.workers[usize::from(worker)]);
-            if let Some(call) = owner.calls.iter().position(|call| call.reply.is_none()) {
-                self.call(tables, &mut state, worker, u8::try_from(call).unwrap());
-            } else if owner.is_fetching {
-                self.event(tables, &mut state, worker, Event::Fetched { answer: 0 });
-            } else if owner.unseen != 0 {
-                let shard = u8::try_from(owner.unseen.trailing_zeros()).unwrap();
-                self.event(tables, &mut state, worker, Event::Seen { shard, with_grace: false });
-            } else if owner.has_work || owner.sweeps_are_due[1] || owner.read_to < self.records() {
-                // It may wait for that, and for nothing else.
-                if self.setting.tally {
-                    self.count_and_commit(tables, &mut state);
-                }
-                let owner = tables.workers.get(state.workers[usize::from(worker)]);
-                let records = self.records() - owner.read_to;
-                let begin = Event::Begin { records, grace_is_over: true };
-                self.event(tables, &mut state, worker, begin);
-            } else {
-                return 0;
-            }
-            if state.broken != 0 {
-                // Explored at its own time.
-                return 0;
-            }
-        }
-        12
-    }
-
     /// The owner sends its increments and commits.
     fn count_and_commit(&self, tables: &mut Tables, state: &mut State) {
         let owner = state.owner;
@@ -773,68 +431,6 @@ impl World {
             state.committed = to;
             self.event(tables, state, owner, Event::Committed { to });
         }
-    }
-
-    /// A counterexample, step by step.
-    pub fn tell(&self, path: Vec<(State, Option<Step>)>) -> String {
-        let mut tables = self.tables();
-        let mut text = format!("{:?}\n", self.setting);
-        for (state, step) in path {
-            text += &self.tell_step(&mut tables, &state, step);
-            text += "\n";
-        }
-        text
-    }
-
-    fn tell_step(&self, tables: &mut Tables, state: &State, step: Option<Step>) -> String {
-        let calls = |tables: &Tables, worker: u8, n: u8| {
-            let known = tables.workers.get(state.workers[usize::from(worker)]);
-            known.calls.get(usize::from(n)).map(|call| tell_op(&tables.names, call.op))
-        };
-        let store = state.store.view(&tables.names).to_string();
-        let what = match step {
-            None if self.setting.tally => {
-                let counts = tables.collector.counts(state.counted);
-                let last = self.increment(tables, state, state.owner).map(|sent| tables.collector.tell(sent));
-                let placement = state.store.view(&tables.names).placement;
-                return format!(
-                    "{store}; counted to {}: {counts:?}; to be sent: {last:?}; {placement:?}\n=> {}",
-                    state.counted.merged_to,
-                    BROKEN[usize::from(state.broken)]
-                );
-            }
-            None => return format!("{store}\n=> {}", BROKEN[usize::from(state.broken)]),
-            Some(Step::Call { worker, call }) => format!("{worker}: {:?}", calls(tables, worker, call)),
-            Some(Step::Lost { worker, call }) => {
-                format!("{worker}: {:?}, the answer is lost", calls(tables, worker, call))
-            }
-            Some(Step::Late { worker, call }) => {
-                format!("{worker}: {:?} is late", calls(tables, worker, call))
-            }
-            Some(Step::Arrive(n)) => {
-                format!("arrives: {:?}", state.late[usize::from(n)].map(|op| tell_op(&tables.names, op)))
-            }
-            Some(Step::ArriveIncrement) => {
-                format!("arrives: {:?}", state.late_increment.map(|sent| tables.collector.tell(sent)))
-            }
-            Some(step @ (Step::Send { worker } | Step::SendLost { worker } | Step::SendLate { worker })) => {
-                let sent = self.increment(tables, state, worker);
-                format!("{step:?}: {:?}", sent.map(|sent| tables.collector.tell(sent)))
-            }
-            Some(step) => format!("{step:?}"),
-        };
-        if self.setting.tally {
-            let counts = tables.collector.counts(state.counted);
-            return format!("{store}; counted to {}: {counts:?}\n    {what}", state.counted.merged_to);
-        }
-        format!("{store}\n    {what}")
-    }
-}
-
-fn tell_op(names: &Names, op: Op) -> String {
-    match op {
-        Op::Place(condition, placement) => format!("place {:?} if {condition:?}", names.placement(placement)),
-        op => format!("{op:?}"),
     }
 }
 
@@ -866,7 +462,7 @@ impl Model for World {
             time: Time::default(),
             search: Search::default(),
             backup: Backup::default(),
-            broken: 0,
+            broken: None,
         };
         let maps: &[bool] = if self.setting.maps.are_two() { &[false, true] } else { &[false] };
         let mut tables = self.tables();
@@ -879,7 +475,7 @@ impl Model for World {
     }
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
-        if state.broken != 0 {
+        if state.broken.is_some() {
             return;
         }
         let tables = self.tables();
@@ -1054,7 +650,7 @@ impl Model for World {
                 let owner = tables.workers.get(state.workers[usize::from(state.owner)]);
                 let undone = (0..8).filter(|offset| (owner.undone >> offset) & 1 == 1);
                 if inv_3_nothing_owed_is_committed(watermark.into(), undone).is_err() {
-                    state.broken = 3;
+                    state.broken = Some(Violation::CommittedWhatIsOwed);
                 }
                 state.committed = watermark;
                 if !known {
@@ -1112,7 +708,7 @@ impl Model for World {
             Step::Ask { shard } => {
                 state.search.asked |= 1 << shard;
                 if state.search.asked == Search::EVERYWHERE {
-                    state.broken = 14;
+                    state.broken = Some(Violation::SearchMissed);
                 }
             }
             Step::SeeGrave => {
@@ -1134,7 +730,7 @@ impl Model for World {
 
     fn properties(&self) -> Vec<Property<Self>> {
         vec![
-            Property::always(Self::HOLDS, |_, state: &State| state.broken == 0),
+            Property::always(Self::HOLDS, |_, state: &State| state.broken.is_none()),
             Property::sometimes(Self::COMES_TO_REST, |world: &Self, state: &State| {
                 let tables = world.tables();
                 let owner = tables.workers.get(state.workers[usize::from(state.owner)]);
