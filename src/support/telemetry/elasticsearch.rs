@@ -31,9 +31,6 @@ label! {
     }
 }
 
-/// Reasons whose series begin at zero, as in `metrics.rs`.
-const FREQUENT_RETRIES: [&str; 4] = ["429", "503", "connection", "timeout"];
-
 /// Requests to Elasticsearch, and what they wait for.
 #[derive(Debug)]
 pub struct ElasticsearchMetrics {
@@ -69,10 +66,10 @@ impl ElasticsearchMetrics {
                 "Requests sent to Elasticsearch, every attempt.",
                 &["kind", "result"],
             )?,
-            retries: r.counter_vec(
+            retries: r.by_reason(
                 "geofold_elasticsearch_retries_total",
                 "Retried operations, by reason.",
-                &["reason"],
+                &["429", "503", "connection", "timeout"],
             )?,
             request_seconds: r.histograms(
                 "geofold_elasticsearch_request_seconds",
@@ -111,7 +108,6 @@ impl ElasticsearchMetrics {
                 "Time that requests waited for elasticsearch.max_operations_per_second, summed.",
             )?,
         };
-        FREQUENT_RETRIES.iter().for_each(|reason| _ = metrics.retries.with_label_values(&[reason]));
         for kind in RequestLabel::ALL {
             for result in Success::ALL {
                 metrics.requests.with_label_values(&[kind.as_str(), result.as_str()]);

@@ -166,6 +166,14 @@ impl Register {
         self.add(MetricType::Counter, IntCounterVec::new(Opts::new(name, help), labels)?)
     }
 
+    /// A counter for each reason. `frequent` ones begin at zero, since `increase()` does not see the first event of a series that
+    /// begins with it; others get theirs when they occur.
+    pub(crate) fn by_reason(&mut self, name: &str, help: &str, frequent: &[&str]) -> Result<IntCounterVec> {
+        let counters = self.counter_vec(name, help, &["reason"])?;
+        frequent.iter().for_each(|reason| _ = counters.with_label_values(&[reason]));
+        Ok(counters)
+    }
+
     pub(crate) fn counters<L: Label>(&mut self, name: &str, help: &str, label: &str) -> Result<Counters<L>> {
         let counters = self.counter_vec(name, help, &[label])?;
         Ok(Counters::new(|value: L| counters.with_label_values(&[value.as_str()])))

@@ -66,12 +66,6 @@ pub(super) const TIME_BUCKETS: [f64; 14] =
 /// Documents in one batch.
 const SIZE_BUCKETS: [f64; 10] = [1.0, 10.0, 50.0, 100.0, 250.0, 500.0, 1000.0, 2500.0, 5000.0, 10000.0];
 
-/// Reasons whose series begin at zero: `increase()` does not see the first event of a series that begins with it. Other
-/// reasons get theirs when they occur.
-const FREQUENT_RESTARTS: [&str; 2] = ["placement_conflict", UNANSWERED];
-const FREQUENT_DEAD_LETTERS: [&str; 5] =
-    ["bad_location", "missing_document", "no_location", "refused_by_elasticsearch", "unparsable_json"];
-
 /// Every metric of one worker.
 #[derive(Debug)]
 pub struct Metrics {
@@ -161,22 +155,28 @@ impl Metrics {
         let by_partition = PartitionFamilies::new(&mut r)?;
         r.about_the_process()?;
 
-        let metrics = Self {
+        Ok(Arc::new(Self {
             owned: Mutex::default(),
             by_partition,
             assigned_partitions: r.gauge("geofold_assigned_partitions", "Partitions this worker owns.")?,
             stopped_partitions: r
                 .gauge("geofold_stopped_partitions", "Owned partitions stopped at a record.")?,
-            entries_retried: r.counter_vec(
+            entries_retried: r.by_reason(
                 "geofold_entries_retried_total",
                 "Entries returned to protocol step 1, by reason.",
-                &["reason"],
+                &["placement_conflict", UNANSWERED],
             )?,
             dead_letter_lines: Repeats::default(),
-            dead_letters: r.counter_vec(
+            dead_letters: r.by_reason(
                 "geofold_dead_letters_total",
                 "Messages written to the dead-letter topic, by reason.",
-                &["reason"],
+                &[
+                    "bad_location",
+                    "missing_document",
+                    "no_location",
+                    "refused_by_elasticsearch",
+                    "unparsable_json",
+                ],
             )?,
             lost_records: r.counter(
                 "geofold_lost_records_total",
@@ -235,19 +235,7 @@ impl Metrics {
             reload: ReloadMetrics::new(&mut r)?,
             registry: r.registry,
             catalogue: r.catalogue,
-        };
-        metrics.begin_at_zero();
-        Ok(Arc::new(metrics))
-    }
-
-    /// Frequent reasons have their series from the start.
-    fn begin_at_zero(&self) {
-        for (counters, reasons) in [
-            (&self.entries_retried, FREQUENT_RESTARTS.as_slice()),
-            (&self.dead_letters, &FREQUENT_DEAD_LETTERS),
-        ] {
-            reasons.iter().for_each(|reason| _ = counters.with_label_values(&[reason]));
-        }
+        }))
     }
 
     /// The handles of a partition that was assigned. It counts as owned until [`Metrics::drop_partition`].
@@ -378,7 +366,13 @@ mod tests {
             assert!(text.contains(&format!("# TYPE {} {}\n", metric.name, metric.kind.as_str())));
         }
         assert!(text.contains("geofold_elasticsearch_retries_total{reason=\"429\"} 7\n"));
-        let at_zero = ["commits_total{result=\"failed\"}", "elasticsearch_retries_total{reason=\"503\"}"];
+        let at_zero = [
+            "commits_total{result=\"failed\"}",
+            "elasticsearch_retries_total{reason=\"503\"}",
+            "elasticsearch_requests_total{kind=\"mget\",result=\"failed\"}",
+            "entries_retried_total{reason=\"placement_conflict\"}",
+            "dead_letters_total{reason=\"bad_location\"}",
+        ];
         for series in at_zero {
             assert!(text.contains(&format!("geofold_{series} 0\n")), "{series} does not begin at zero");
         }
