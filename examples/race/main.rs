@@ -79,7 +79,7 @@ struct Options {
     /// A Redpanda Connect; without one, the peer does not take part.
     #[arg(long)]
     peer: Option<PathBuf>,
-    /// Documents: so many that each lap takes ten seconds.
+    /// Documents; by default so many that a lap takes about ten seconds or more.
     #[arg(long, default_value_t = 350_000)]
     documents: usize,
     /// Rounds of each workload; best a multiple of the racers, which are three at most workloads, or two without a peer.
