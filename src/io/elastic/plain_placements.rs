@@ -178,23 +178,29 @@ impl PlacementSearches {
         }
     }
 
-    /// Whether all copies of the index have been refreshed since then, by `refresh` if need be.
+    /// Whether all copies of the index have been refreshed since then, if need be by `refresh`, which gets its timeout. Waits for others'
+    /// refreshes and its own no longer than `most`.
     pub(super) async fn are_since(
         &self,
         since: Instant,
+        most: Duration,
         now: impl Fn() -> Instant,
-        refresh: impl Future<Output = Result<(), CallError>>,
+        refresh: impl AsyncFnOnce(Duration) -> Result<(), CallError>,
     ) -> bool {
-        let mut refreshes = self.refreshes.lock().await;
+        let asked = now();
+        let Ok(mut refreshes) = tokio::time::timeout(most, self.refreshes.lock()).await else {
+            return false;
+        };
         if refreshes.succeeded.is_some_and(|began| began >= since) {
             return true;
         }
         let now = now();
-        if refreshes.last.is_some_and(|last| now.since(last) < REFRESHES_APART) {
+        let was_just_now = refreshes.last.is_some_and(|last| now.since(last) < REFRESHES_APART);
+        if was_just_now || !self.are_on(now) {
             return false;
         }
         refreshes.last = Some(now);
-        match refresh.await {
+        match refresh(most.saturating_sub(now.since(asked))).await {
             Ok(()) => refreshes.succeeded = Some(now),
             Err(error) => {
                 tracing::debug!(%error, "placements are read one by one for a while, since their index cannot be refreshed");
@@ -206,5 +212,42 @@ impl PlacementSearches {
 
     fn off_until(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
         self.off_until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_waits_longer_than_allowed_for_a_refresh_that_hangs() {
+        let (searches, began) = (PlacementSearches::default(), tokio::time::Instant::now());
+        let now = || Instant::from_start(Duration::from_secs(100) + began.elapsed());
+        let ask = async |most| {
+            let hang = async |timeout| {
+                tokio::time::sleep(timeout).await;
+                Err(CallError::Timeout(timeout))
+            };
+            let is_refreshed = searches.are_since(now(), Duration::from_secs(most), now, hang).await;
+            (is_refreshed, began.elapsed().as_secs())
+        };
+        assert_eq!(tokio::join!(ask(10), ask(3), ask(20)), ((false, 10), (false, 3), (false, 10)));
+        assert!(!searches.are_on(now()), "the next reads would wait, too");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_refresh_is_for_all_who_ask_meanwhile() {
+        let (searches, began) = (PlacementSearches::default(), tokio::time::Instant::now());
+        let now = || Instant::from_start(Duration::from_secs(100) + began.elapsed());
+        let refreshes = std::cell::Cell::new(0);
+        let ask = || {
+            searches.are_since(now(), Duration::from_secs(10), now, async |_| {
+                tokio::time::sleep(Duration::from_secs(2)).await;
+                refreshes.set(refreshes.get() + 1);
+                Ok(())
+            })
+        };
+        assert_eq!(tokio::join!(ask(), ask(), ask()), (true, true, true));
+        assert_eq!(refreshes.get(), 1);
     }
 }
