@@ -44,7 +44,7 @@ fn one_autopilot_at_a_time_and_a_plan_that_never_began_is_forgotten() {
     assert!(said.contains("no change is under way") && said.contains("\n0 documents moved"), "{said}");
 
     let holder = autopilot(scenario, "holder", &["--start-above", "100"]);
-    wait_for("a decision", || holder.log().contains("nothing to do").then_some(()));
+    holder.wait_until_it_says("nothing to do");
     let refused = autopilot_once(scenario, still);
     assert!(text(&refused).contains("another autopilot holds the lease"), "{}", text(&refused));
     assert_eq!(refused.status.code(), Some(1));
@@ -73,7 +73,7 @@ fn an_autopilot_that_lost_its_lease_waits_for_it_and_goes_on() {
     let second = autopilot(scenario, "second", &still);
     wait_for("the other's decision", || (decisions(&second) > 0).then_some(()));
     first.signal("CONT");
-    wait_for("the loss", || first.log().contains("the lease was lost").then_some(()));
+    first.wait_until_it_says("the lease was lost");
     let before = decisions(&first);
     second.kill();
     wait_for("the lease again", || (decisions(&first) > before).then_some(()));

@@ -64,7 +64,7 @@ fn is_alive(pid: u32) -> bool {
 }
 
 fn send(child: &Child, signal: Signal) {
-    kill_process(Pid::from_raw(child.id().try_into().unwrap()).unwrap(), signal).unwrap();
+    kill_process(Pid::from_child(child), signal).unwrap();
 }
 
 /// A demo in the middle of its day, and its workers.

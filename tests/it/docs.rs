@@ -517,7 +517,7 @@ impl Scene {
                 None => std::thread::sleep(Duration::from_millis(50)),
             }
         };
-        let group = Pid::from_raw(bash.id().try_into().unwrap()).unwrap();
+        let group = Pid::from_child(&bash);
         // Most have ended; what a script leaves behind goes with it.
         let _ = kill_process_group(group, Signal::KILL);
         let _ = bash.wait();

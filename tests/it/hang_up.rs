@@ -47,8 +47,7 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
-        kill_process(pid, signal).unwrap();
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// Whether this signal is in a mask of its status: `SigCgt` (caught), `SigIgn` (ignored).

@@ -144,7 +144,7 @@ fn create_check_send_run_look_search_and_stop() {
         assert_eq!(geofold(&config, bad).status.code(), Some(2), "{bad:?}");
     }
 
-    kill_process(Pid::from_raw(worker.id().try_into().unwrap()).unwrap(), Signal::TERM).unwrap();
+    kill_process(Pid::from_child(&worker), Signal::TERM).unwrap();
     let ended = wait_for("a worker that has drained", || worker.try_wait().unwrap());
     assert_eq!(ended.code(), Some(0));
     let gone = geofold(&config, &["health"]);

@@ -13,8 +13,8 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::Runtime;
 
-use crate::wait::TIMEOUT;
 pub use crate::wait::wait_for;
+use crate::wait::{TIMEOUT, wait_while_running};
 
 pub const TOPIC: &str = "t";
 pub const MAP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/config/map-55.json");
@@ -180,8 +180,7 @@ impl Worker {
     }
 
     pub fn signal(&self, signal: Signal) {
-        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap()).unwrap();
-        kill_process(pid, signal).unwrap();
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
     /// Stops it, and waits until it ended with success.
@@ -205,7 +204,9 @@ impl Worker {
 
     /// Waits until the log says so, and gives all of it.
     pub fn wait_for(&self, text: &str) -> String {
-        wait_for(text, || Some(fs::read_to_string(&self.log).unwrap()).filter(|log| log.contains(text)))
+        wait_while_running(&self.child, text, || {
+            Some(fs::read_to_string(&self.log).unwrap()).filter(|log| log.contains(text))
+        })
     }
 
     /// Where its HTTP server listens.
@@ -218,7 +219,7 @@ impl Worker {
     /// What its HTTP server answers.
     pub fn get(&self, path: &str) -> String {
         let address = self.address();
-        wait_for(path, || {
+        wait_while_running(&self.child, path, || {
             reqwest::blocking::get(format!("http://{address}{path}"))
                 .ok()?
                 .error_for_status()

@@ -78,7 +78,7 @@ impl Scene {
             .unwrap();
         let ended = ask_for(TIMEOUT, || bash.try_wait().unwrap());
         // Its workers go with it, if it failed.
-        let _ = kill_process_group(Pid::from_raw(bash.id().try_into().unwrap()).unwrap(), Signal::KILL);
+        let _ = kill_process_group(Pid::from_child(&bash), Signal::KILL);
         let _ = bash.wait();
         let said = String::from_utf8_lossy(&fs::read(said).unwrap()).into_owned();
         assert!(ended.is_some_and(|status| status.success()), "{ended:?}\n{said}");

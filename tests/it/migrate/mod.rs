@@ -46,12 +46,10 @@ fn a_change_that_is_called_off_in_the_middle_ends_where_it_began() {
     scenario.wait_until_loaded();
     let reader = scenario.reader(&writer);
     let command = scenario.migrate("migrate");
-    wait_for("documents that move", || command.log().contains("misplaced by").then_some(()));
+    command.wait_until_it_says("misplaced by");
     let aborted = scenario.geofold(&["shards", "migrate", "--abort"]);
     assert!(aborted.status.success(), "{}", text(&aborted));
-    wait_for("the other command to notice", || {
-        command.log().contains("changed the direction of this change").then_some(())
-    });
+    command.wait_until_it_says("changed the direction of this change");
     let (polls, missed) = reader.stop();
     assert!(polls > 0 && missed.is_empty(), "{polls} polls, missed {missed:?}");
     let truth = writer.stop();
@@ -149,9 +147,7 @@ fn a_worker_that_can_not_be_confirmed_is_named_and_waited_for() {
     worker.signal("STOP");
     let new = scenario.path("new.json");
     let command = scenario.start("migrate", &["shards", "migrate", "--to", &new]);
-    wait_for("a partition that is named", || {
-        command.log().contains("not confirmed yet: partition 0 (its owner at generation 0 was ").then_some(())
-    });
+    command.wait_until_it_says("not confirmed yet: partition 0 (its owner at generation 0 was ");
     // Two batch deadlines and more.
     std::thread::sleep(Duration::from_secs(10));
     assert_eq!(scenario.record().unwrap()["stage"], "announced", "{}", command.log());
@@ -175,7 +171,7 @@ fn uncommitted_partitions_are_named_and_a_change_without_moves_aborts_at_once() 
     wait_for("the state of the topic", || scenario.topic_state());
     let command = scenario.migrate("migrate");
     for said in ["not committed yet: partition 2 (", "partition 2 is stopped: bad record"] {
-        wait_for(said, || command.log().contains(said).then_some(()));
+        command.wait_until_it_says(said);
     }
     assert!(command.log().contains("dead_letter.policy is \"stop\""), "{}", command.log());
     std::thread::sleep(Duration::from_secs(2));

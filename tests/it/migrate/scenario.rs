@@ -23,7 +23,7 @@ use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::wait::{TIMEOUT, wait_for};
+use crate::wait::{TIMEOUT, wait_for, wait_while_running};
 
 /// Documents that never move of themselves and are never deleted: what the reader asks for.
 const STEADY: u64 = 900;
@@ -64,6 +64,11 @@ impl Process {
     pub fn signal(&self, name: &str) {
         let status = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
         assert!(status.unwrap().success(), "kill -{name}");
+    }
+
+    /// Waits until it says so.
+    pub fn wait_until_it_says(&self, text: &str) {
+        wait_while_running(&self.child, text, || self.log().contains(text).then_some(()));
     }
 
     /// Waits until it ends by itself; gives all that it said. It must end well.
@@ -703,7 +708,7 @@ pub fn autopilot_killed_in_each_stage(scenario: &mut Scenario) {
     wait_for("one map", || scenario.record().filter(|record| record["state"] == "one"));
     let stopped = scenario.geofold(&["shards", "autopilot", "--stop"]);
     assert!(text(&stopped).contains("the autopilot is stopped"), "{}", text(&stopped));
-    wait_for("the stop to be seen", || third.log().contains("stopped by process").then_some(()));
+    third.wait_until_it_says("stopped by process");
     third.signal("TERM");
     third.ends_well();
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use crate::wait::{TIMEOUT, wait_at_most};
+use crate::wait::{TIMEOUT, wait_at_most, wait_while_running};
 
 /// The binary under test.
 pub const GEOFOLD: &str = env!("CARGO_BIN_EXE_geofold");
@@ -112,12 +112,14 @@ impl Worker {
 
     /// Waits until `/readyz` says ready.
     pub fn wait_until_ready(&self) {
-        wait_at_most("a ready worker", TIMEOUT, || self.get("/readyz").filter(|(status, _)| *status == 200));
+        wait_while_running(&self.child, "a ready worker", || {
+            self.get("/readyz").filter(|(status, _)| *status == 200)
+        });
     }
 
     /// Waits until it owns this many partitions.
     pub fn wait_until_assigned(&self, partitions: i32) {
-        wait_at_most("assigned partitions", TIMEOUT, || {
+        wait_while_running(&self.child, "assigned partitions", || {
             (self.metric("geofold_assigned_partitions", "") == f64::from(partitions)).then_some(())
         });
     }
