@@ -47,4 +47,3 @@ mod traces;
 mod transcript;
 #[path = "../wait.rs"]
 mod wait;
-mod week;

@@ -14,6 +14,7 @@
 //! | `tally.rs` | counts in some of the runs |
 //! | `report.rs`, `shrink.rs` | report of a failed run, for a minimized scenario |
 //! | `sabotages.rs` | deliberately disabled rules of the protocol: each must be found |
+//! | `week.rs` | not of the task: a week of load, whose geoshards the planner keeps balanced |
 //! | `command.rs` | arguments |
 //!
 //! `dev/simulate` runs it; without arguments it is a test: fixed seeds and sabotages.
@@ -32,6 +33,7 @@ mod scenario;
 mod searches;
 mod shrink;
 mod tally;
+mod week;
 mod world;
 
 use std::process::ExitCode;
@@ -167,7 +169,7 @@ fn fresh_seeds() -> impl Iterator<Item = u64> {
 /// Runs the selected checks in order.
 fn test(shared: &Shared, filters: &[String]) -> bool {
     type Check = fn(&Shared) -> bool;
-    let checks: [(&str, Check); 4] = [
+    let checks: [(&str, Check); 5] = [
         ("whatever_goes_wrong_the_index_is_what_the_records_say", |shared| {
             many(shared, Seeds::Range(0..fixed()))
         }),
@@ -176,6 +178,7 @@ fn test(shared: &Shared, filters: &[String]) -> bool {
         }),
         ("a_seed_is_one_history", repeatable),
         ("every_sabotage_is_found", sabotages_are_found),
+        ("a_week_with_a_growing_city_and_a_festival_stays_balanced", |_| week::stays_balanced()),
     ];
     let is_wanted =
         |name: &str| filters.is_empty() || filters.iter().any(|part| name.contains(part.as_str()));
