@@ -18,7 +18,7 @@
 //! | `compression.rs`, `link.rs` | what compressed requests cost and save, on links of several speeds |
 //! | `searches.rs` | how fast searches are while a backlog is drained |
 //! | `probe.rs` | looks how long it takes until a write is found |
-//! | `report.rs`, `plot.rs` | what came out |
+//! | `report.rs`, `rounds.rs`, `plot.rs` | what came out |
 
 mod compression;
 mod consumer;
@@ -36,6 +36,7 @@ mod plot;
 mod probe;
 mod process;
 mod report;
+mod rounds;
 mod searches;
 mod topic;
 

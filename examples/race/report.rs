@@ -14,6 +14,7 @@ use crate::freshness::{self, Freshness};
 use crate::latency::Latency;
 use crate::placements::{self, Primaries};
 use crate::process::Operations;
+use crate::rounds::{self, Target, Wanted, median};
 use crate::searches::{self, Searched};
 use crate::{Options, plot};
 
@@ -94,6 +95,8 @@ impl Racer {
 /// One round of one racer.
 #[derive(Debug, Clone, Copy)]
 pub struct Lap {
+    /// What it took, in seconds.
+    seconds: f64,
     /// Events per second.
     pub speed: f64,
     /// CPU seconds per million events, of the racer, of Elasticsearch and of Kafka.
@@ -106,9 +109,9 @@ impl Lap {
     /// From the costs before and after it.
     #[expect(clippy::cast_precision_loss, reason = "a count of documents")]
     pub fn new(events: usize, took: Duration, before: [f64; 3], after: [f64; 3]) -> Self {
-        let events = events as f64;
+        let (events, seconds) = (events as f64, took.as_secs_f64());
         let cpu = [0, 1, 2].map(|who| (after[who] - before[who]) / events * 1e6);
-        Self { speed: events / took.as_secs_f64(), cpu, operations: None }
+        Self { seconds, speed: events / seconds, cpu, operations: None }
     }
 
     /// With the operations counted before and after it.
@@ -267,11 +270,12 @@ impl Report {
         if !self.has_peer {
             text += "- The peer did not take part: no Go to build it with\n";
         }
-        text += "\n| workload | racer | events/s, median (lowest–highest) | geofold's ratio to it | CPU s per million: its, Elasticsearch's, Kafka's | reads, writes per event |\n|---|---|---:|---:|---:|---:|\n";
+        text += "\n| workload | racer | events/s, median (lowest–highest) | geofold's ratio to it | CPU s per million: its, Elasticsearch's, Kafka's | reads, writes per event | shortest lap, s |\n|---|---|---:|---:|---:|---:|---:|\n";
         let mut above = None;
         for ((workload, racer), laps) in &self.laps {
             let speeds = || laps.iter().map(|lap| lap.speed);
             let (lowest, highest) = (speeds().fold(f64::INFINITY, f64::min), speeds().fold(0.0, f64::max));
+            let shortest = laps.iter().map(|lap| lap.seconds).fold(f64::INFINITY, f64::min);
             let cpu = |who: usize| median(laps.iter().map(|lap| lap.cpu[who]));
             let operations = |of: fn(&Lap) -> Option<f64>| {
                 let counted: Vec<f64> = laps.iter().filter_map(of).collect();
@@ -285,7 +289,7 @@ impl Report {
             };
             let _ = writeln!(
                 text,
-                "| {} | {} | {:.0} ({lowest:.0}–{highest:.0}) | {ratio} | {:.1}, {:.0}, {:.1} | {} |",
+                "| {} | {} | {:.0} ({lowest:.0}–{highest:.0}) | {ratio} | {:.1}, {:.0}, {:.1} | {} | {shortest:.1} |",
                 if above.replace(*workload) == Some(*workload) { "" } else { workload.name() },
                 racer.name(),
                 median(speeds()),
@@ -334,92 +338,65 @@ impl Report {
     /// Each target with what was measured, as far as it was.
     fn targets(&self) -> String {
         use Racer::{Consumer, Geofold, Naive, Peer, Plain, Realtime};
+        use Wanted::{AtLeast, AtMost};
         use Workload::{Cold, HotKeys, InPlace, ManyPartitions, Moves, New, NullSink, OnePartition};
         let once = |measured: Option<f64>| measured.map(|measured| vec![measured]);
         let cpu = |lap: &Lap| lap.cpu[0];
         let servers = |lap: &Lap| lap.cpu[1];
         let null_sink = self.laps.get(&(NullSink, Geofold));
-        // What is measured, whether at least or at most what is wanted, and the figure of each round.
         let targets = [
-            ("in place, known: × plain operations", '≥', 1.0, self.speeds(InPlace, Plain)),
-            ("in place, known: × peer", '≥', 2.0, self.speeds(InPlace, Peer)),
-            ("in place, not known: × plain operations", '≥', 0.85, self.speeds(Cold, Plain)),
-            ("in place, not known: × peer", '≥', 1.5, self.speeds(Cold, Peer)),
-            ("new documents: × plain operations", '≥', 0.85, self.speeds(New, Plain)),
-            ("hot keys: × peer", '≥', 20.0, self.speeds(HotKeys, Peer)),
-            ("moves: × plain operations", '≥', 0.7, self.speeds(Moves, Plain)),
-            ("moves: × naive flow", '≥', 20.0, self.speeds(Moves, Naive)),
+            ("in place, known: × plain operations", AtLeast(1.0), self.speeds(InPlace, Plain)),
+            ("in place, known: × peer", AtLeast(2.0), self.speeds(InPlace, Peer)),
+            ("in place, not known: × plain operations", AtLeast(0.85), self.speeds(Cold, Plain)),
+            ("in place, not known: × peer", AtLeast(1.5), self.speeds(Cold, Peer)),
+            ("new documents: × plain operations", AtLeast(0.85), self.speeds(New, Plain)),
+            ("hot keys: × peer", AtLeast(20.0), self.speeds(HotKeys, Peer)),
+            ("moves: × plain operations", AtLeast(0.7), self.speeds(Moves, Plain)),
+            ("moves: × naive flow", AtLeast(20.0), self.speeds(Moves, Naive)),
             (
                 "moves that searches never miss: × those that they may miss",
-                '≥',
-                0.9,
+                AtLeast(0.9),
                 self.speeds(Moves, Realtime),
             ),
             (
                 "null sink, records per CPU second: × bare consumer",
-                '≥',
-                0.5,
+                AtLeast(0.5),
                 self.ratios((NullSink, Consumer), (NullSink, Geofold), cpu),
             ),
             (
                 "null sink: records/s",
-                '≥',
-                400_000.0,
+                AtLeast(400_000.0),
                 null_sink.map(|laps| laps.iter().map(|lap| lap.speed).collect()),
             ),
             (
                 "64 partitions: × one partition",
-                '≥',
-                0.9,
+                AtLeast(0.9),
                 self.ratios((ManyPartitions, Geofold), (OnePartition, Geofold), |lap| lap.speed),
             ),
             (
                 "CPU in place, known: × the peer's",
-                '≤',
-                0.2,
+                AtMost(0.2),
                 self.ratios((InPlace, Geofold), (InPlace, Peer), cpu),
             ),
             (
                 "Elasticsearch's CPU in place, not known: × with the peer",
-                '≤',
-                1.05,
+                AtMost(1.05),
                 self.ratios((Cold, Geofold), (Cold, Peer), servers),
             ),
             (
                 "memory with a backlog, MiB",
-                '≤',
-                128.0,
+                AtMost(128.0),
                 once(self.backlog.as_ref().map(|backlog| backlog.peak_mebibytes)),
             ),
             (
                 "operations written per record of a backlog",
-                '≤',
-                0.2,
+                AtMost(0.2),
                 once(self.backlog.as_ref().map(|backlog| backlog.writes)),
             ),
-            ("found, 99 %, ms", '≤', 1_000.0, once(self.latency.last().map(|latency| latency.p99))),
+            ("found, 99 %, ms", AtMost(1_000.0), once(self.latency.last().map(|latency| latency.p99))),
         ];
-        let mut text = String::from(
-            "\n| target (bold: not reached) | wanted | median of the rounds | worst round |\n|---|---:|---:|---:|\n",
-        );
-        for (what, sign, wanted, rounds) in targets {
-            let digits = if wanted > 100.0 { 0 } else { 2 };
-            let show = |measured: f64| {
-                let is_reached = if sign == '≥' { measured >= wanted } else { measured <= wanted };
-                let bold = if is_reached { "" } else { "**" };
-                format!("{bold}{measured:.digits$}{bold}")
-            };
-            let (middle, worst) = match rounds {
-                None => ("not measured".to_owned(), String::new()),
-                Some(rounds) => {
-                    let worse = if sign == '≥' { f64::min } else { f64::max };
-                    let worst = rounds.iter().copied().reduce(worse).filter(|_| rounds.len() > 1);
-                    (show(median(rounds.into_iter())), worst.map(show).unwrap_or_default())
-                }
-            };
-            let _ = writeln!(text, "| {what} | {sign} {wanted:.digits$} | {middle} | {worst} |");
-        }
-        text
+        let targets = targets.map(|(what, wanted, rounds)| Target { what, wanted, rounds });
+        format!("\n{}", rounds::table(&targets))
     }
 
     /// Puts the report between the marks of a Markdown file, and its plot beside that.
@@ -444,15 +421,4 @@ fn replace_marked_part(file: &Path, text: &str) -> Result<()> {
 fn load_average() -> Result<String> {
     let text = fs::read_to_string("/proc/loadavg")?;
     Ok(text.split(' ').take(3).collect::<Vec<_>>().join(", "))
-}
-
-/// The middle, or the mean of the two in the middle.
-pub fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        odd if odd % 2 == 1 => values[odd / 2],
-        even => f64::midpoint(values[even / 2 - 1], values[even / 2]),
-    }
 }

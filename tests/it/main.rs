@@ -30,6 +30,7 @@ mod operators;
 mod packaging;
 mod page;
 mod quick_start;
+mod race_rounds;
 mod reload;
 mod route;
 mod route_clients;
