@@ -268,7 +268,7 @@ impl Report {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "- Load average (1, 5, 15 minutes) before the race: {}", self.load_before);
         if !self.has_peer {
-            text += "- The peer did not take part: no Go to build it with\n";
+            text += "- The peer did not take part\n";
         }
         text += "\n| workload | racer | events/s, median (lowest–highest) | geofold's ratio to it | CPU s per million: its, Elasticsearch's, Kafka's | reads, writes per event | shortest lap, s |\n|---|---|---:|---:|---:|---:|---:|\n";
         let mut above = None;
