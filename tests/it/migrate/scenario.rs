@@ -31,8 +31,6 @@ const STEADY: u64 = 900;
 const BUSY: u64 = 400;
 /// Writes per second.
 const RATE: u64 = 200;
-/// Between two rounds of the reader. A search finds what a refresh has shown, so a document that is missed stays so for longer.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// A topic, a set of indices and a configuration of its own.
 pub struct Scenario {
@@ -449,7 +447,7 @@ policy = "stop"
                     polls += 1;
                 }
                 turn += 1;
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(Duration::from_millis(20));
             }
             (polls, missed)
         });
