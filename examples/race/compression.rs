@@ -8,8 +8,8 @@ use anyhow::Result;
 use crate::Options;
 use crate::field::Field;
 use crate::link::Link;
+use crate::median::median;
 use crate::report::Lap;
-use crate::rounds::median;
 
 /// Megabits per second to Elasticsearch.
 const LINKS: [Option<f64>; 3] = [None, Some(100.0), Some(25.0)];

@@ -18,16 +18,18 @@
 //! | `compression.rs`, `link.rs` | what compressed requests cost and save, on links of several speeds |
 //! | `searches.rs` | how fast searches are while a backlog is drained |
 //! | `probe.rs` | looks how long it takes until a write is found |
-//! | `report.rs`, `rounds.rs`, `plot.rs` | what came out |
+//! | `report.rs`, `rounds.rs`, `median.rs`, `frame.rs`, `plot.rs` | what came out |
 
 mod compression;
 mod consumer;
 mod documents;
 mod field;
+mod frame;
 mod freshness;
 mod latency;
 mod link;
 mod loader;
+mod median;
 mod naive;
 mod null;
 mod peer;

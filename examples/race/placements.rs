@@ -6,8 +6,8 @@ use anyhow::Result;
 
 use crate::Options;
 use crate::field::Field;
+use crate::median::median;
 use crate::report::Lap;
-use crate::rounds::median;
 
 /// What one number of primaries did, round by round.
 #[derive(Debug)]

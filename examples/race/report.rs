@@ -5,21 +5,22 @@ use std::fmt;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 
 use crate::compression::{self, Compression};
 use crate::freshness::{self, Freshness};
 use crate::latency::Latency;
+use crate::median::median;
 use crate::placements::{self, Primaries};
 use crate::process::Operations;
-use crate::rounds::{self, Target, Wanted, median};
+use crate::rounds::{self, Target, Wanted};
 use crate::searches::{self, Searched};
-use crate::{Options, plot};
+use crate::{Options, frame, plot};
 
-const BEGIN: &str = "<!-- race -->";
-const END: &str = "<!-- /race -->";
+/// Around the report in a document.
+const MARK: &str = "race";
 
 /// What is raced at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -188,22 +189,11 @@ pub struct Report {
 impl Report {
     /// Notes date and machine.
     pub fn begin(options: &Options) -> Result<Self> {
-        let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-        let cpus = fs::read_to_string("/proc/cpuinfo")?;
-        let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-        // Those of the machine: this process may not be let run on all of them.
-        let cores = cpus.lines().filter(|line| line.starts_with("processor")).count();
-        let memory = fs::read_to_string("/proc/meminfo")?;
-        let memory =
-            memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
-        let gibibytes = memory.context("/proc/meminfo has no MemTotal")?.parse::<f64>()? / 1024.0 / 1024.0;
         let head = format!(
-            "- Date: {}\n- Machine: {} cores ({}), {gibibytes:.0} GiB; {}\n\
+            "{}; {}\n\
              - Versions: geofold {}, {}\n- Command: `{}`\n\
              - {} documents of about 600 bytes, 55 geoshards, {} partitions, one worker\n",
-            &date[..10],
-            cores,
-            model.map_or("unknown", |(_, model)| model),
+            frame::date_and_machine()?,
             options.layout,
             env!("CARGO_PKG_VERSION"),
             options.servers,
@@ -213,7 +203,7 @@ impl Report {
         );
         Ok(Self {
             head,
-            load_before: load_average()?,
+            load_before: frame::load_average()?,
             laps: BTreeMap::new(),
             has_peer: options.peer.is_some(),
             peak_mebibytes: None,
@@ -401,24 +391,8 @@ impl Report {
 
     /// Puts the report between the marks of a Markdown file, and its plot beside that.
     pub fn write(&self, file: &Path) -> Result<()> {
-        replace_marked_part(file, &self.to_markdown())?;
+        frame::replace_marked_part(file, MARK, &self.to_markdown())?;
         let plot = file.with_file_name("race.svg");
         fs::write(&plot, plot::svg(self)).with_context(|| format!("writing {}", plot.display()))
     }
-}
-
-fn replace_marked_part(file: &Path, text: &str) -> Result<()> {
-    let old = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-    let marked = || -> Option<String> {
-        let (before, rest) = old.split_once(BEGIN)?;
-        let (_, after) = rest.split_once(END)?;
-        Some(format!("{before}{BEGIN}\n{text}{END}{after}"))
-    };
-    let new = marked().with_context(|| format!("{} has no {BEGIN} and {END}", file.display()))?;
-    fs::write(file, new).with_context(|| format!("writing {}", file.display()))
-}
-
-fn load_average() -> Result<String> {
-    let text = fs::read_to_string("/proc/loadavg")?;
-    Ok(text.split(' ').take(3).collect::<Vec<_>>().join(", "))
 }

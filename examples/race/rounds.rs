@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::median::median;
+
 /// What is wanted of a figure.
 #[derive(Debug, Clone, Copy)]
 pub enum Wanted {
@@ -57,16 +59,5 @@ impl fmt::Display for Target {
         };
         let worst = self.wanted.worst(rounds).filter(|_| rounds.len() > 1);
         write!(f, "{} | {} |", show(median(rounds.iter().copied())), worst.map(show).unwrap_or_default())
-    }
-}
-
-/// The middle, or the mean of the two in the middle.
-pub fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        odd if odd % 2 == 1 => values[odd / 2],
-        even => f64::midpoint(values[even / 2 - 1], values[even / 2]),
     }
 }

@@ -12,7 +12,11 @@
 
 mod ask;
 mod crowd;
+#[path = "../race/frame.rs"]
+mod frame;
 mod layout;
+#[path = "../race/median.rs"]
+mod median;
 #[expect(dead_code, reason = "only where people live is needed here")]
 #[path = "../people.rs"]
 mod people;

@@ -1,17 +1,16 @@
 //! What came out, as Markdown.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::Path;
-use std::time::SystemTime;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::ask::{EarlyStop, Loop, Overhead};
-use crate::{Options, PEAK_RADIUS, RADII};
+use crate::median::median;
+use crate::{Options, PEAK_RADIUS, RADII, frame};
 
-const BEGIN: &str = "<!-- search-race -->";
-const END: &str = "<!-- /search-race -->";
+/// Around the report in a document.
+const MARK: &str = "search-race";
 
 /// One measurement of one layout.
 pub struct Row {
@@ -43,20 +42,11 @@ pub struct Report {
 impl Report {
     /// Notes date and machine.
     pub fn begin(options: &Options) -> Result<Self> {
-        let date = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-        let cpus = fs::read_to_string("/proc/cpuinfo")?;
-        let model = cpus.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-        let cores = cpus.lines().filter(|line| line.starts_with("processor")).count();
-        let memory = fs::read_to_string("/proc/meminfo")?;
-        let memory =
-            memory.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
-        let gibibytes = memory.context("/proc/meminfo has no MemTotal")?.parse::<f64>()? / 1024.0 / 1024.0;
         let head = format!(
-            "- Date: {}\n- Machine: {cores} cores ({}), {gibibytes:.0} GiB, shared by clients, router and server\n\
+            "{}, shared by clients, router and server\n\
              - Versions: geofold {}, {}\n- Command: `{}`\n\
              - {} people, 4 copies of them on one node; {} clients, {} rounds of {} s, medians\n",
-            &date[..10],
-            model.map_or("unknown", |(_, model)| model),
+            frame::date_and_machine()?,
             env!("CARGO_PKG_VERSION"),
             options.server,
             options.command,
@@ -67,7 +57,7 @@ impl Report {
         );
         Ok(Self {
             head,
-            load_before: load_average()?,
+            load_before: frame::load_average()?,
             writes: options.writes,
             p99: options.p99,
             loads: Vec::new(),
@@ -84,7 +74,7 @@ impl Report {
 
     pub fn to_markdown(&self) -> Result<String> {
         let mut text = self.head.clone();
-        writeln!(text, "- Load average before and after: {}; {}", self.load_before, load_average()?)?;
+        writeln!(text, "- Load average before and after: {}; {}", self.load_before, frame::load_average()?)?;
         let loads: Vec<String> =
             self.loads.iter().map(|(layout, loaded)| format!("{layout} {loaded}")).collect();
         writeln!(text, "- First load by `_bulk`, and size after a merge: {}", loads.join("; "))?;
@@ -232,27 +222,6 @@ impl Report {
 
     /// Puts the report between the marks of a Markdown file.
     pub fn write(&self, file: &Path) -> Result<()> {
-        let old = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
-        let (before, rest) =
-            old.split_once(BEGIN).with_context(|| format!("no {BEGIN} in {}", file.display()))?;
-        let (_, after) = rest.split_once(END).with_context(|| format!("no {END} in {}", file.display()))?;
-        let new = format!("{before}{BEGIN}\n{}{END}{after}", self.to_markdown()?);
-        fs::write(file, new).with_context(|| format!("writing {}", file.display()))
-    }
-}
-
-fn load_average() -> Result<String> {
-    let text = fs::read_to_string("/proc/loadavg")?;
-    Ok(text.split(' ').take(3).collect::<Vec<_>>().join(", "))
-}
-
-/// The middle, or the mean of the two in the middle.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    match values.len() {
-        0 => f64::NAN,
-        odd if odd % 2 == 1 => values[odd / 2],
-        even => f64::midpoint(values[even / 2 - 1], values[even / 2]),
+        frame::replace_marked_part(file, MARK, &self.to_markdown()?)
     }
 }

@@ -1,9 +1,12 @@
 //! The figures that `dev/race` reports, and the documents after it.
 
+#[path = "../../examples/race/median.rs"]
+mod median;
 #[path = "../../examples/race/rounds.rs"]
 mod rounds;
 
-use rounds::{Target, Wanted, median, table};
+use median::median;
+use rounds::{Target, Wanted, table};
 
 fn row(wanted: Wanted, rounds: &[f64]) -> String {
     Target { what: "x", wanted, rounds: Some(rounds.to_vec()) }.to_string()
