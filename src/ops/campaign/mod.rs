@@ -26,7 +26,7 @@
 //! | `produce.rs` | the records of one chunk, acknowledged |
 //! | `run/` | a runner |
 //! | `watch.rs` | campaigns that are made every so often, and those that requests have made |
-//! | `http.rs` | requests that make and control campaigns |
+//! | `http/` | requests that make and control campaigns |
 
 pub mod chunk;
 pub mod create;
