@@ -196,7 +196,7 @@ impl<'a> World<'a> {
             (true, true) => (map(self.new_map), Some(map(OLD_MAP))),
         };
         // A new owner cannot see what compaction took, but a zombie may still act on it: nothing is in place then (see
-        // `counterexamples::a_record_that_compaction_takes_while_a_zombie_acts_on_it`).
+        // `counterexamples::record_compacted_while_a_zombie_acts_on_it`).
         let announce_all = self.kind == Kind::Compacted;
         Rules { map, other_map, on_missing: self.on_missing, announce_all, ..rules() }
     }
@@ -652,7 +652,7 @@ fn index_matches_the_records_despite_crashes_and_late_requests() {
 #[cfg(feature = "sabotage")]
 #[test]
 fn every_sabotage_of_mover_and_ledger_is_found() {
-    use super::{counterexamples as table, partitions, refeed, split_folds, stale};
+    use super::{counterexamples as table, partitions, refeed, refused, split_folds, stale};
     use crate::base::sabotage::{Sabotage, with};
 
     // Letters under way, sending again, a task's cache and claim, what belongs to a change of the map, and most of the tally: nothing that is run here.
@@ -680,16 +680,16 @@ fn every_sabotage_of_mover_and_ledger_is_found() {
         (Sabotage::GoneIsNotRecorded, refeed::recorded_gone_document_is_not_placed_by_a_zombie),
         (Sabotage::OldAnswerIsBelieved, refeed::answer_from_before_a_later_refeed_or_delete_is_refetched),
         (Sabotage::FinishingSweepsAnyway, table::finishing_a_lost_records_decision_keeps_the_last_copy),
-        (Sabotage::RefusedIsDeleted, table::refusal_allows_for_a_late_copy),
-        (Sabotage::RefusedStays, table::mended_document_follows_its_refused_record),
-        (Sabotage::MisplacedIsResumed, table::decision_about_another_document_is_corrected),
+        (Sabotage::RefusedIsDeleted, refused::refusal_allows_for_a_late_copy),
+        (Sabotage::RefusedStays, refused::mended_document_follows_its_refused_record),
+        (Sabotage::MisplacedIsResumed, refused::decision_about_another_document_is_corrected),
         (
             Sabotage::ResumedIsNotTakenApart,
             split_folds::a_decision_made_without_a_bad_record_is_resumed_without_it,
         ),
-        (Sabotage::MissingIsDeleted, table::patch_of_a_missing_document_allows_for_a_late_copy),
+        (Sabotage::MissingIsDeleted, refused::patch_of_a_missing_document_allows_for_a_late_copy),
         (Sabotage::SecondLookIsBelieved, table::document_that_moves_during_two_reads_is_not_missing),
-        (Sabotage::InPlaceOverItsOwnRecord, table::fold_over_the_placements_own_record_is_not_in_place),
+        (Sabotage::InPlaceOverItsOwnRecord, refused::fold_over_the_placements_own_record_is_not_in_place),
         (Sabotage::WrittenIsDone, table::already_written_copy_does_not_hide_a_move_there_and_back),
         (Sabotage::OldRecordsDecide, table::record_up_to_the_recorded_position_does_not_decide_again),
         (Sabotage::IgnoreNewerLeftover, table::newer_copy_in_a_leftover_is_neither_copied_nor_ignored),

@@ -7,6 +7,7 @@
 //! | `as_of_before.rs` | which placements may be read as of a moment before |
 //! | `answers.rs` | every answer at every round: what follows, and what must not |
 //! | `counterexamples.rs` | every weakening that the protocol names, as the history that it would break |
+//! | `refused.rs` | documents that Elasticsearch refuses |
 //! | `split_folds.rs` | patches that leave a document without a location |
 //! | `partitions.rs` | one key in two partitions |
 //! | `refeed.rs` | documents from the source of truth |
@@ -24,6 +25,7 @@ mod histories;
 mod new_documents;
 mod partitions;
 mod refeed;
+mod refused;
 mod slices;
 mod split_folds;
 mod stale;
