@@ -3,6 +3,7 @@
 //! commit. A crashed worker is one that takes no further step.
 
 mod judge;
+mod possible;
 mod tell;
 
 use std::fmt;
@@ -17,7 +18,7 @@ use stateright::{Model, Property};
 use self::judge::Violation;
 use super::backup::{Backup, BackupStep};
 use super::collector::{Collector, Counted, Sent};
-use super::record::{Record, answers, naive, rules};
+use super::record::{Record, naive, rules};
 use super::setting::{Searches, Setting, Weakening};
 use super::store::{Names, Op, Reply, Store};
 use super::worker::{Call, Event, Report, Workers};
@@ -308,66 +309,6 @@ impl World {
         state.workers[usize::from(state.owner)] = tables.workers.assigned(class, from, cache_of);
     }
 
-    /// Possible transitions if deadlines pass.
-    fn timed_actions(&self, tables: &Tables, state: &State, steps: &mut Vec<Step>) {
-        let Time { now, began, buried, .. } = state.time;
-        let known = |worker: u8| tables.workers.get(state.workers[usize::from(worker)]);
-        let is_late = |worker: &u8| !known(*worker).is_idle && began[usize::from(*worker)] < now;
-        let late = (0..=state.owner).filter(is_late);
-        steps.extend(late.clone().map(|worker| Step::Deadline { worker }));
-        if state.owner + 1 == self.setting.workers && now < Time::END && late.count() == 0 {
-            steps.push(Step::Tick);
-        }
-        for shard in 0..3 {
-            let n = usize::from(shard);
-            let is_tombstone = state.store.copies[n].version != 0 && state.store.copies[n].content == 0;
-            if is_tombstone && now >= buried[n] + 2 {
-                steps.push(Step::Expire { shard });
-            }
-        }
-    }
-
-    /// Whether a worker's claim allows it to begin a batch: a lost one was last confirmed just before the takeover.
-    fn may_begin(&self, state: &State, worker: u8) -> bool {
-        !self.setting.timed
-            || worker == state.owner
-            || state.time.now == 0
-            || self.setting.weakening == Weakening::LostClaimsAreUsed
-    }
-
-    /// Possible transitions of the sweep (protocol, "Deleted documents").
-    fn sweep_actions(&self, tables: &Tables, state: &State, steps: &mut Vec<Step>) {
-        let Sweep { mark, is_ripe, seen, .. } = state.sweep;
-        if seen.is_some() {
-            steps.push(Step::Sweep);
-        }
-        let Some(stamp) = state.store.grave(&tables.names).filter(|_| seen.is_none()) else { return };
-        let is_early = self.setting.weakening == Weakening::SweepsTooEarly;
-        let asks = self.setting.weakening != Weakening::SweepsUncommitted;
-        match mark {
-            None => steps.push(Step::Mark),
-            Some((marked, end)) => {
-                // Batches and requests end at their deadline. Later assignments begin above.
-                let owner = tables.workers.get(state.workers[usize::from(state.owner)]);
-                let is_committed = state.committed >= end || !asks;
-                if !is_ripe && is_committed && owner.is_idle && state.late == [None; 2] {
-                    steps.push(Step::Ripen);
-                }
-                if (is_ripe || is_early && is_committed) && stamp <= marked {
-                    steps.push(Step::SeeGrave);
-                }
-            }
-        }
-    }
-
-    /// Possible transitions of a snapshot.
-    fn backup_actions(&self, state: &State, steps: &mut Vec<Step>) {
-        let is_early = self.setting.weakening == Weakening::RestoresTooEarly;
-        let may_restore = state.owner + 1 < self.setting.workers && (state.late == [None; 2] || is_early);
-        let is_possible = |step: &BackupStep| *step != BackupStep::Restore || may_restore;
-        steps.extend(state.backup.step().filter(is_possible).map(Step::Backup));
-    }
-
     fn back_up(&self, tables: &mut Tables, state: &mut State, step: BackupStep) -> Option<()> {
         let is = |weakening| self.setting.weakening == weakening;
         match step {
@@ -390,28 +331,6 @@ impl World {
             }
         }
         Some(())
-    }
-
-    /// Possible transitions of searches and their refreshes.
-    fn search_actions(&self, tables: &Tables, state: &State, steps: &mut Vec<Step>) {
-        for worker in state.sweep.gone..=state.owner {
-            let unseen = tables.workers.get(state.workers[usize::from(worker)]).unseen;
-            let shards = (0..3).filter(|shard| unseen >> shard & 1 == 1);
-            steps.extend(shards.map(|shard| Step::Refresh { worker, shard }));
-        }
-        let Search { visible, asked, is_over } = state.search;
-        if self.setting.searches != Searches::Looking || is_over {
-            return;
-        }
-        for shard in 0..3 {
-            if (visible >> shard & 1 == 1) != (state.store.copies[usize::from(shard)].content != 0) {
-                steps.push(Step::RefreshByItself { shard });
-            }
-            // Nothing is guaranteed before the document can be found anywhere.
-            if (visible != 0 || asked != 0) && asked >> shard & 1 == 0 {
-                steps.push(Step::Ask { shard });
-            }
-        }
     }
 
     fn refresh(&self, state: &mut State, shard: u8) {
@@ -475,103 +394,7 @@ impl Model for World {
     }
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
-        if state.broken.is_some() {
-            return;
-        }
-        let tables = self.tables();
-        if self.setting.sweeps {
-            self.sweep_actions(&tables, state, steps);
-        }
-        if self.setting.timed {
-            self.timed_actions(&tables, state, steps);
-        }
-        if self.setting.searches != Searches::NotServed {
-            self.search_actions(&tables, state, steps);
-        }
-        if self.setting.restores {
-            self.backup_actions(state, steps);
-        }
-        for worker in state.sweep.gone..=state.owner {
-            let known = tables.workers.get(state.workers[usize::from(worker)]);
-            if self.setting.tally && known.watermark.is_some_and(|watermark| watermark > known.acknowledged) {
-                steps.push(Step::Send { worker });
-                if state.losses > 0 {
-                    steps.push(Step::SendLost { worker });
-                }
-                if state.losses > 0 && state.late_increment.is_none() {
-                    steps.push(Step::SendLate { worker });
-                }
-            }
-            if known.is_fetching {
-                let answers = u8::try_from(answers().len()).unwrap();
-                steps.extend((0..answers).map(|answer| Step::Fetched { worker, answer }));
-            }
-            if known.is_idle && !self.may_begin(state, worker) {
-                continue;
-            }
-            if known.is_idle {
-                let sweeps_are_due = known.sweeps_are_due[usize::from(state.search.is_over)];
-                for records in 0..=self.records() - known.read_to {
-                    if records > 0 || known.has_work || known.has_clears || sweeps_are_due {
-                        steps.push(Step::Begin { worker, records });
-                    }
-                }
-                continue;
-            }
-            for (n, call) in known.calls.iter().enumerate() {
-                if call.reply.is_some() {
-                    continue;
-                }
-                let n = u8::try_from(n).unwrap();
-                if state.backup.is_blocked && !call.op.is_read() {
-                    continue;
-                }
-                steps.push(Step::Call { worker, call: n });
-                if call.op.is_read() {
-                    continue;
-                }
-                if state.losses > 0 || self.setting.resends {
-                    steps.push(Step::Lost { worker, call: n });
-                }
-                if state.losses > 0 {
-                    steps.push(Step::Late { worker, call: n });
-                }
-            }
-            if state.deadlines > 0 {
-                steps.push(Step::Deadline { worker });
-            }
-        }
-        for (n, late) in state.late.iter().enumerate() {
-            if late.is_some() && !state.backup.is_blocked {
-                steps.push(Step::Arrive(u8::try_from(n).unwrap()));
-            }
-        }
-        if state.late_increment.is_some() {
-            steps.push(Step::ArriveIncrement);
-        }
-        if self.may_commit(&tables, state).is_some_and(|offset| offset > state.committed) {
-            steps.push(Step::Commit { known: true });
-            if self.setting.tally && state.losses > 0 {
-                steps.push(Step::Commit { known: false });
-            }
-        }
-        // The last one is for what is restored.
-        let is_left = self.setting.restores && !state.backup.is_restored;
-        if state.owner + 1 + u8::from(is_left) < self.setting.workers {
-            steps.push(Step::TakeOver { by_new_map: false });
-            if self.setting.maps.are_two() {
-                steps.push(Step::TakeOver { by_new_map: true });
-            }
-        }
-        let owner = tables.workers.get(state.workers[usize::from(state.owner)]);
-        let nothing_is_late = state.late == [None; 2];
-        if self.setting.forgets && nothing_is_late && state.sweep.gone < state.owner && owner.is_idle {
-            steps.push(Step::ZombiesEnd);
-        }
-        let may_forget = self.setting.forgets && nothing_is_late && state.sweep.gone == state.owner;
-        if may_forget || self.setting.weakening == Weakening::TombstonesAreForgotten {
-            steps.push(Step::Forget);
-        }
+        self.possible_steps(state, steps);
     }
 
     fn next_state(&self, last: &State, step: Step) -> Option<State> {
