@@ -16,6 +16,7 @@
 //! | `freshness.rs` | the same at fixed loads, with and without a refresh job, beside the peer |
 //! | `placements.rs` | new documents and moves with several numbers of primaries of the placements index |
 //! | `compression.rs`, `link.rs` | what compressed requests cost and save, on links of several speeds |
+//! | `process.rs` | what a process costs; the worker as such a process |
 //! | `searches.rs` | how fast searches are while a backlog is drained |
 //! | `probe.rs` | looks how long it takes until a write is found |
 //! | `report.rs`, `rounds.rs`, `median.rs`, `frame.rs`, `plot.rs` | what came out |

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `request.rs` | a search as the client wrote it: passed on, kept for merging, or refused by name; pure |
 //! | `sort.rs` | the order of hits; pure |
-//! | `constraint.rs` | where every hit of a query must be; pure |
+//! | `constraint/` | where every hit of a query must be; pure |
 //! | `constraint/shapes.rs` | Elasticsearch's ways to write shapes; pure |
 //! | `target.rs` | the geoshards of a region, by all maps that are live; their order by distance; pure |
 //! | `nearest.rs` | whom to ask next for the nearest, and when to stop; pure |

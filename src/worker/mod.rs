@@ -12,6 +12,7 @@
 //! | `budget.rs` | bytes held; which partitions must stop reading |
 //! | `drive.rs` | runs a batch of the mover against Elasticsearch |
 //! | `record.rs` | an owned record |
+//! | `look_ahead.rs` | reads a partition ahead, to know which of its records later ones supersede |
 //! | `reread.rs` | reads records of a split fold again |
 //! | `topic_watch.rs` | detects a re-created or repartitioned topic |
 //! | `visibility/` | refreshes that sweeps wait for |
@@ -19,6 +20,7 @@
 //! | `refeed/` | fetches documents from the source of truth |
 //! | `increments/` | live counts: increments of a partition's changes |
 //! | `dead_letter.rs` | dead letters |
+//! | `kept.rs` | caches that outlive their task, under a sabotage alone |
 //!
 //! Records go one way, poll thread → partition task → mover → Elasticsearch; the only way back is the watermark, and
 //! pause and resume.

@@ -41,6 +41,7 @@ mod schema_registry;
 mod shards_plan;
 mod shards_show;
 mod standins;
+mod tables;
 mod throttles;
 mod tools;
 #[cfg(feature = "otel")]

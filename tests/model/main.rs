@@ -17,6 +17,7 @@
 //! | `collector.rs` | increments in flight, and the merged counts |
 //! | `backup.rs` | a snapshot, and what is restored of it |
 //! | `record.rs` | scripts of records, and their effect one by one |
+//! | `weakened.rs` | every rule of the protocol removed, one at a time |
 //!
 //! `GEOFOLD_MODEL=large cargo test --features sabotage --test model` explores more (dev/README.md); docs/reliability.md has the figures reached.
 

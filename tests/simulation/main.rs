@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `scenario.rs` | from a seed to a scenario: records, owners, faults |
 //! | `world.rs` | shared by all processes: time, the store, randomness, the history |
-//! | `base/requests.rs` | Elasticsearch behind a network that delays, loses, repeats and reorders |
+//! | `requests.rs` | Elasticsearch behind a network that delays, loses, repeats and reorders |
 //! | `process.rs` | a worker's process: the partition task, fed, stopped and killed |
 //! | `run.rs` | one run with its audit |
 //! | `audit.rs` | checks at every change, at every commit, and at the end |

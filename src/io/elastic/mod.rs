@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `mod.rs` | the seam: errors, admin calls, the [`Elastic`] trait; operations and answers are `base/requests.rs` |
 //! | `answer.rs` | pure classification: what a status means to the protocol, and whether to try again |
+//! | `condition.rs` | Elasticsearch's rules for versions: what is carried out, and which version follows |
 //! | `compress.rs` | bodies of requests, compressed |
 //! | `encode.rs`, `decode.rs` | `_bulk` and `_mget` bodies and answers, as pure functions over bytes |
 //! | `http/` | the trait over HTTP, on the `elasticsearch` crate |

@@ -7,6 +7,8 @@
 //! | `partitions.rs` | the metrics of a partition |
 //! | `elasticsearch.rs` | the metrics of requests to Elasticsearch, and what observes them |
 //! | `distribution.rs` | the metrics of distribution jobs |
+//! | `refeed.rs` | the metrics of refeeds |
+//! | `schemas.rs` | the metrics of the schema registry |
 //! | `collector.rs` | every metric of a collector |
 //! | `route.rs` | every metric of a router |
 //! | `autopilot.rs` | every metric of `geofold shards autopilot` |
@@ -17,6 +19,7 @@
 //! | `health.rs` | [`Health`](health::Health): is the process alive, is it ready, and if not, why |
 //! | `probes.rs` | the routes `/healthz`, `/readyz` and `/metrics` of every process |
 //! | `logging.rs` | where log lines go, as text or JSON |
+//! | `repeats.rs` | log lines that repeat: one per key and interval |
 //! | `traces/` | traces for OpenTelemetry, with the feature `otel` |
 //! | `recent.rs` | the last warnings and errors, for the status page |
 //! | `reading.rs` | what the metrics say now, for the status page |

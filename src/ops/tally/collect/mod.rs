@@ -10,6 +10,7 @@
 //! | `notify.rs` | a record about each version |
 //! | `http.rs` | the cloud, its stream, metrics, health |
 //! | `svg.rs` | the cloud as a picture |
+//! | `history.rs` | increments generated from a seed, and their counts: for tests and measurements |
 //!
 //! Several collectors run. One merges: the one whose name is in the table `collector`, with a number that it raises all
 //! the time. The others look at that number, and when it has not changed for a while, by their own clock, one of them puts
