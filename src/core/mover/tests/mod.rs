@@ -17,6 +17,7 @@
 //! | `new_documents.rs` | placements that are created without being read before |
 //! | `slices.rs` | batches whose patches have many bytes to read |
 //! | `histories.rs` | random logs, crashes, zombies and lost replies, judged by the invariants |
+//! | `sabotages.rs` | rules of the code removed one at a time: a history or a counterexample breaks |
 
 mod answers;
 mod as_of_before;
@@ -26,6 +27,8 @@ mod new_documents;
 mod partitions;
 mod refeed;
 mod refused;
+#[cfg(feature = "sabotage")]
+mod sabotages;
 mod slices;
 mod split_folds;
 mod stale;
