@@ -25,6 +25,8 @@ use geofold::testkit::ports::free_address;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::json;
 
+use crate::files;
+
 /// For one page.
 const TIMEOUT: Duration = Duration::from_secs(300);
 /// Where documents are, beside the top folder.
@@ -198,29 +200,14 @@ fn dead_names(name: &str, text: &str) -> Vec<String> {
     dead
 }
 
-/// All files of text below a folder.
-fn texts(folder: &Path, into: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).into_iter().flatten() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            texts(&path, into);
-        } else if path
-            .extension()
-            .is_some_and(|end| ["rs", "toml", "yml", "yaml", "json", "service"].iter().any(|one| end == *one))
-        {
-            into.push(path);
-        }
-    }
-}
-
 #[test]
 fn every_link_leads_somewhere() {
     let documents = documents();
     let mut dead: Vec<String> = documents.iter().flat_map(|(name, page)| dead_links(name, page)).collect();
-    let mut files = Vec::new();
-    for folder in ["src", "config", "dashboards", "packaging", "benches", "examples"] {
-        texts(&root().join(folder), &mut files);
-    }
+    let texts = ["rs", "toml", "yml", "yaml", "json", "service"];
+    let folders = ["src", "config", "dashboards", "packaging", "benches", "examples"];
+    let files: Vec<PathBuf> =
+        folders.iter().flat_map(|folder| files::below(&root().join(folder), &texts)).collect();
     assert!(documents.len() > 20 && files.len() > 100, "{} and {}", documents.len(), files.len());
     for file in files.into_iter().chain(["docker-compose.yml", "Cargo.toml"].map(|name| root().join(name))) {
         dead.extend(dead_names(&file.display().to_string(), &fs::read_to_string(&file).unwrap()));

@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use crate::files;
+
 /// The layers, lowest first. A layer may import itself and all below; two in one line are beside each other, and import
 /// nothing of one another.
 const LAYERS: &[&[&str]] = &[
@@ -262,20 +264,12 @@ struct Source {
 
 impl Sources {
     fn read() -> Self {
-        let mut files = Vec::new();
-        let mut folders = vec![root()];
-        while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(folder).unwrap() {
-                let path = entry.unwrap().path();
-                if path.is_dir() {
-                    folders.push(path);
-                } else if path.extension().is_some_and(|extension| extension == "rs") {
-                    let module = module_of(path.strip_prefix(root()).unwrap());
-                    let text = std::fs::read_to_string(&path).unwrap();
-                    files.push(Source::new(path, module, &text));
-                }
-            }
-        }
+        let read = |path: PathBuf| {
+            let module = module_of(path.strip_prefix(root()).unwrap());
+            let text = std::fs::read_to_string(&path).unwrap();
+            Source::new(path, module, &text)
+        };
+        let mut files: Vec<Source> = files::below(&root(), &["rs"]).into_iter().map(read).collect();
         let of_tests: BTreeSet<Vec<String>> = files
             .iter()
             .flat_map(|source| {

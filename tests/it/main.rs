@@ -16,6 +16,7 @@ mod demo;
 mod dirty_set_model;
 mod distribution;
 mod docs;
+mod files;
 mod formats;
 mod fuzz;
 mod hang_up;

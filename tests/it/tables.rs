@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::files;
+
 /// The files in the table of a module's documentation; `None` without a table.
 fn named(text: &str) -> Option<BTreeSet<&str>> {
     let documentation = text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim);
@@ -52,25 +54,12 @@ fn mistakes(module: &Path, text: &str) -> Vec<String> {
     gone.chain(left_out).collect()
 }
 
-fn sources(folder: &Path, into: &mut Vec<PathBuf>) {
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            sources(&path, into);
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
-            into.push(path);
-        }
-    }
-}
-
 #[test]
 fn every_table_has_the_files_of_its_module_and_no_other() {
-    let mut modules = Vec::new();
-    for folder in ["src", "tests", "examples"] {
-        sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut modules);
-    }
-    let texts: Vec<(PathBuf, String)> =
-        modules.into_iter().map(|module| (module.clone(), fs::read_to_string(module).unwrap())).collect();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let modules = ["src", "tests", "examples"].map(|folder| files::below(&root.join(folder), &["rs"]));
+    let read = |module: PathBuf| (module.clone(), fs::read_to_string(module).unwrap());
+    let texts: Vec<(PathBuf, String)> = modules.into_iter().flatten().map(read).collect();
     let tables = texts.iter().filter(|(_, text)| named(text).is_some()).count();
     assert!(tables > 40, "only {tables} tables are found");
     let mistakes: Vec<String> = texts.iter().flat_map(|(module, text)| mistakes(module, text)).collect();
