@@ -1,4 +1,6 @@
-//! `geofold run`.
+//! `geofold run`: what a worker consists of, from its configuration to its end.
+
+mod admin;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,6 +11,7 @@ use clap::Args;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use self::admin::Admin;
 use super::reload::{self, ConfigFollower, InForce, OfWorker, Readers, WatchedFile};
 use super::{ConfigArgs, Failure, connect, logging, signals};
 use crate::core::mover::Rules;
@@ -16,10 +19,6 @@ use crate::io::elastic::Elastic;
 use crate::io::elastic::repeat::RepeatedReads;
 use crate::io::maps::{MapsRecord, Watcher};
 use crate::io::meta::TopicFacts;
-use crate::ops::admin::{
-    self, AdminState, CoverSource, DocumentCounts, GroupSource, MapNow, StatusParts, StatusSource,
-    ViewedLoad, Worker,
-};
 use crate::ops::audit::periodic::PeriodicAudit;
 use crate::ops::check::CheckTarget;
 use crate::ops::check::preflight;
@@ -106,51 +105,20 @@ pub(super) async fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     };
     let (supervisor, mut lost) = Supervisor::new();
     follower.start(hang_ups, &supervisor);
-    let (counts, load) = (DocumentCounts::new(clock.clone()), ViewedLoad::new(clock.clone()));
-    let map: MapNow = {
-        let maps = maps.clone();
-        Arc::new(move || maps.record().deciding().clone())
-    };
     let (partition_status, partition_status_reader) = watch::channel(Vec::new());
-    let this = Worker {
-        version: env!("CARGO_PKG_VERSION"),
-        topic: config.kafka.topic.clone(),
-        group: config.kafka.group_id.clone(),
-        prefix: config.elasticsearch.prefix.clone(),
-        name: worker::worker_name(&config.kafka.client_id),
-    };
-    let group = GroupSource::new(this.clone(), clock.clone(), config.commit.interval);
-    let status = StatusSource::new(StatusParts {
-        worker: this,
+    let admin_stop = CancellationToken::new();
+    let admin = Admin {
+        config: &config,
+        in_force: now,
         clock: clock.clone(),
         metrics: metrics.clone(),
         health: health.clone(),
-        map: map.clone(),
-        limits: Arc::new(move || now.borrow().followed()),
-        counts: counts.clone(),
-        load: load.clone(),
+        elastic: elastic.clone(),
+        maps: maps.clone(),
         partition_status: partition_status_reader.clone(),
         recent,
-    });
-    let live = maps.clone();
-    let logged = status.clone();
-    let cover =
-        CoverSource { maps: Arc::new(move || live.live()), prefix: config.elasticsearch.prefix.clone() };
-    let admin_stop = CancellationToken::new();
-    let state =
-        AdminState { metrics: metrics.clone(), health: health.clone(), status, group: group.clone(), cover };
-    let (bound, admin_server) =
-        admin::serve(config.admin.listen, admin::routes(state), admin_stop.clone(), &supervisor).await?;
-    let prefix = config.elasticsearch.prefix.clone();
-    let counting = counts.keep_counting(elastic.clone(), prefix, admin_stop.clone());
-    supervisor.spawn("document counts", admin_stop.clone(), counting);
-    let reading = load.keep_reading(elastic.clone(), config.kafka.topic.clone(), map, admin_stop.clone());
-    supervisor.spawn("load shown", admin_stop.clone(), reading);
-    let question = admin::group::question_of_worker(&config, bound, elastic.clone(), admin_stop.clone());
-    let asking = group.keep_asking(question, admin_stop.clone());
-    supervisor.spawn("group shown", admin_stop.clone(), asking);
-    let each_minute = logged.log_each_minute(admin_stop.clone());
-    supervisor.spawn("a line a minute", admin_stop.clone(), each_minute);
+    };
+    let admin_server = admin.start(&supervisor, &admin_stop).await?;
 
     let stop_requested = stop.clone();
     let work = async {
