@@ -13,7 +13,7 @@ use s2::cellid::CellID;
 pub use self::error::ChangeError;
 use self::report::report;
 pub use self::report::{ChangeReport, ChangedShard, MoveBudget};
-use super::budget::{self, Best, CellRow, Stretch};
+use super::budget::{self, Best, CellRow, Cut, Stretch};
 use super::cells::{self, CellLoads, WalkedCell};
 use super::{check_cells, check_counts, names, roundest_cut};
 use crate::base::ids::ShardId;
@@ -58,10 +58,7 @@ pub fn within_budget(
     check(loads, options)?;
     let ranges = merged(old);
     if ranges.len() > before {
-        let mut seen = BTreeSet::new();
-        let twice = ranges.iter().find(|(_, shard)| !seen.insert(shard));
-        let shard = twice.map_or_else(|| old.shards()[0].clone(), |(_, shard)| shard.clone());
-        return Err(ChangeError::SeveralRanges { shard });
+        return Err(ChangeError::SeveralRanges { shard: with_several_ranges(&ranges, old) });
     }
 
     let cells = cells_of(loads, options, loads.total().load / max as f64, &ranges);
@@ -82,24 +79,13 @@ pub fn within_budget(
     let largest = row.owner_loads().max().unwrap_or_default();
     let allowed = row.share(max_moved);
 
-    let mut best: Option<(usize, budget::Cut)> = None;
-    let mut cheapest = i64::MAX;
-    for count in counts {
-        match row.best(count, allowed) {
-            Best::MovesAtLeast(moved) => cheapest = cheapest.min(moved),
-            Best::Cut(cut) => {
-                // Largest load over mean, without its division by the total.
-                let rank =
-                    |count: usize, cut: &budget::Cut| (i128::from(cut.max) * count as i128, cut.moved, count);
-                if best.as_ref().is_none_or(|(other, kept)| rank(count, &cut) < rank(*other, kept)) {
-                    best = Some((count, cut));
-                }
-            }
-        }
-    }
-    let Some((count, cut)) = best else {
-        return Err(ChangeError::OverBudget { min, max, least: share(cheapest), max_moved, before });
-    };
+    let (count, cut) = most_even(&row, counts, allowed).map_err(|least| ChangeError::OverBudget {
+        min,
+        max,
+        least: share(least),
+        max_moved,
+        before,
+    })?;
     if count == before && cut.max == largest {
         return Err(ChangeError::NoBetter {
             count,
@@ -109,17 +95,7 @@ pub fn within_budget(
         });
     }
 
-    let ids: BTreeSet<&ShardId> = old.shards().iter().collect();
-    let mut fresh = names::fresh(count).filter(|id| !ids.contains(id));
-    let mut changed = Vec::with_capacity(count);
-    for Stretch { cells: within, keeps } in &cut.stretches {
-        let id = match keeps.and_then(|owner| ranges.get(owner)) {
-            Some((_, id)) => Some(id.clone()),
-            None => fresh.next(),
-        };
-        changed.extend(id.map(|id| (cut_before(&cells, &ranges, within.start), id)));
-    }
-    let map = GeoshardMap::new(old.version() + 1, name, changed)?;
+    let map = GeoshardMap::new(old.version() + 1, name, changed_ranges(&cut, old, &ranges, &cells))?;
     let over_mean = |units: i64| share(units) * count as f64;
     let without_budget = match row.best(count, row.total()) {
         Best::Cut(cut) => over_mean(cut.max),
@@ -129,6 +105,52 @@ pub fn within_budget(
         MoveBudget { max_moved, lower_bound: over_mean(row.lower_bound(count, allowed)), without_budget };
     let report = report(old, &map, &cells, Some(budget));
     Ok(MapChange { map, report })
+}
+
+/// A geoshard that has several ranges, of a map that has one.
+fn with_several_ranges(ranges: &[(u64, ShardId)], map: &GeoshardMap) -> ShardId {
+    let mut seen = BTreeSet::new();
+    let twice = ranges.iter().find(|(_, shard)| !seen.insert(shard));
+    twice.map_or_else(|| map.shards()[0].clone(), |(_, shard)| shard.clone())
+}
+
+/// The best cut into one of `counts` geoshards that moves at most `allowed`; if there is none, what has to move at least.
+fn most_even(row: &CellRow, counts: RangeInclusive<usize>, allowed: i64) -> Result<(usize, Cut), i64> {
+    // Largest load over mean, without its division by the total.
+    let rank = |count: usize, cut: &Cut| (i128::from(cut.max) * count as i128, cut.moved, count);
+    let mut best: Option<(usize, Cut)> = None;
+    let mut least = i64::MAX;
+    for count in counts {
+        match row.best(count, allowed) {
+            Best::MovesAtLeast(moved) => least = least.min(moved),
+            Best::Cut(cut) => {
+                if best.as_ref().is_none_or(|(other, kept)| rank(count, &cut) < rank(*other, kept)) {
+                    best = Some((count, cut));
+                }
+            }
+        }
+    }
+    best.ok_or(least)
+}
+
+/// Where each geoshard of the cut begins, and its id: the former one if it keeps that, else a new one.
+fn changed_ranges(
+    cut: &Cut,
+    old: &GeoshardMap,
+    ranges: &[(u64, ShardId)],
+    cells: &[WalkedCell],
+) -> Vec<(u64, ShardId)> {
+    let ids: BTreeSet<&ShardId> = old.shards().iter().collect();
+    let mut fresh = names::fresh(cut.stretches.len()).filter(|id| !ids.contains(id));
+    let mut changed = Vec::with_capacity(cut.stretches.len());
+    for Stretch { cells: within, keeps } in &cut.stretches {
+        let id = match keeps.and_then(|owner| ranges.get(owner)) {
+            Some((_, id)) => Some(id.clone()),
+            None => fresh.next(),
+        };
+        changed.extend(id.map(|id| (cut_before(cells, ranges, within.start), id)));
+    }
+    changed
 }
 
 /// Splits a geoshard into two of about the same load. The larger half keeps the id. `loads` were summed up within `old`.
