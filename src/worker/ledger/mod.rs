@@ -40,7 +40,6 @@ use self::parked::Parked;
 use self::pending_fetches::{HeldFetch, PendingFetches};
 pub use self::separate::Reread;
 pub use self::settlement::Settlement;
-use self::settlement::{Changes, note_changes};
 use self::sweeps::Sweeps;
 use self::withheld::Withheld;
 use super::budget::RECORD_OVERHEAD_BYTES;
@@ -52,7 +51,7 @@ use crate::base::sabotage::{self, Sabotage};
 use crate::core::dirty_set::DirtySet;
 use crate::core::fold::Fold;
 use crate::core::look_ahead::{Coming, LookAhead, Passage, PassedOver};
-use crate::core::mover::{self, Done, Entry, Outcome, Refusal, RetryState, Rules, Settled};
+use crate::core::mover::{Entry, Refusal, RetryState, Rules};
 use crate::core::write::{Body, Write};
 use crate::geoshard::GeoshardMap;
 use crate::worker::refeed::FetchRequest;
@@ -351,84 +350,6 @@ impl Ledger {
             self.take_back_rejecting(&mut entries, rejected_before);
         }
         entries
-    }
-
-    /// Takes the outcomes of a batch.
-    pub fn settle(&mut self, settled: Vec<Settled>, now: Instant) -> Settlement {
-        let mut sum = Settlement::default();
-        // Looked up for every entry: hashed, and sorted at the end.
-        let mut changes = Changes::default();
-        for Settled { entry, outcome, touched } in settled {
-            // Usually empty, and each lookup would hash the id.
-            if !self.carries.is_empty() {
-                self.carries.remove(&entry.id);
-            }
-            if outcome == Outcome::Fetch {
-                sum.fetching += 1;
-                self.fetch(entry);
-                continue;
-            }
-            let Entry { id, fold, carry, .. } = entry;
-            // An entry that awaits a commit may wait long, and can fetch again.
-            if !matches!(&outcome, Outcome::Again { carry, .. } if !carry.awaits_commit) {
-                self.forget_answer(&id);
-            }
-            if carry.finish_recorded && matches!(outcome, Outcome::Done(_)) {
-                sum.finished_recorded.push((id.clone(), fold.last));
-            }
-            if matches!(outcome, Outcome::Done(_) | Outcome::DeadLetter(_)) {
-                note_changes(&mut changes, touched, &fold);
-            }
-            match outcome {
-                Outcome::Again { .. } if sabotage::is(Sabotage::ForgetOnFailure) => sum.dropped += 1,
-                Outcome::Again { reason, carry } => {
-                    *sum.again.entry(reason).or_default() += 1;
-                    if reason == mover::SET_BACK {
-                        sum.set_back.push((id.clone(), fold.last));
-                    }
-                    if reason == mover::REFUSED_FOLD {
-                        self.separate(id, fold.first.offset(), carry, now);
-                        continue;
-                    }
-                    let was_answered = reason != mover::UNANSWERED;
-                    if was_answered || carry.refusal.is_some() || self.apart.contains_key(&id) {
-                        self.put_apart(id, fold.first.offset(), carry, was_answered, now);
-                    } else if carry != RetryState::default() {
-                        self.carries.insert(id, carry);
-                    }
-                    continue;
-                }
-                // Requested above.
-                Outcome::Fetch => continue,
-                Outcome::Parked { until } => {
-                    sum.parked.push((id.clone(), fold.last, until));
-                    self.park(id, until);
-                    continue;
-                }
-                Outcome::DeadLetter(refusal) => {
-                    let record = self.single_record(&id);
-                    self.commit(&id);
-                    self.dead_letter_queued(fold.first.offset());
-                    self.withhold(&id);
-                    let fold = Arc::unwrap_or_clone(fold);
-                    sum.undeliverable.push(Undeliverable { id, fold, refusal, stage: "write", record });
-                    continue;
-                }
-                Outcome::Done(Done::Indexed { moved }) => {
-                    sum.indexed += 1;
-                    sum.moved += u64::from(moved);
-                }
-                Outcome::Done(Done::Deleted) => sum.deleted += 1,
-                Outcome::Done(Done::AlreadyApplied) => sum.already_applied += 1,
-                Outcome::Done(Done::Dropped) => sum.dropped += 1,
-                Outcome::Done(Done::NothingToPlace) => sum.nothing_to_place += 1,
-            }
-            sum.folded += u64::from(fold.records).saturating_sub(1);
-            self.commit(&id);
-        }
-        sum.changes = changes.into_iter().collect();
-        self.withhold_rejecting();
-        sum
     }
 
     /// Folds that a merge made undeliverable since the last call. The watermark already waits for them.

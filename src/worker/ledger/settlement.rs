@@ -1,12 +1,15 @@
-//! What came of a batch: counts by outcome, and the changes of each geoshard.
+//! What came of a batch: what each outcome means for its entry, counts by outcome, and the changes of each geoshard.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
-use super::Undeliverable;
+use super::{Ledger, Undeliverable};
+use crate::base::clock::Instant;
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
+use crate::base::sabotage::{self, Sabotage};
 use crate::core::fold::Fold;
-use crate::core::mover::AffectedShards;
+use crate::core::mover::{self, AffectedShards, Done, Entry, Outcome, Refusal, RetryState, Settled};
 use crate::worker::distribution::scheduler::ShardChange;
 
 /// The result of settling a batch. Counts are documents, except `folded`: records.
@@ -49,12 +52,115 @@ impl Settlement {
             || self.fetching > 0
             || !(self.parked.is_empty() && self.set_back.is_empty() && self.undeliverable.is_empty())
     }
+
+    fn count(&mut self, done: Done) {
+        match done {
+            Done::Indexed { moved } => {
+                self.indexed += 1;
+                self.moved += u64::from(moved);
+            }
+            Done::Deleted => self.deleted += 1,
+            Done::AlreadyApplied => self.already_applied += 1,
+            Done::Dropped => self.dropped += 1,
+            Done::NothingToPlace => self.nothing_to_place += 1,
+        }
+    }
 }
 
-pub(super) type Changes = HashMap<ShardId, ShardChange, ahash::RandomState>;
+impl Ledger {
+    /// Takes the outcomes of a batch.
+    pub fn settle(&mut self, settled: Vec<Settled>, now: Instant) -> Settlement {
+        let mut sum = Settlement::default();
+        // Looked up for every entry: hashed, and sorted at the end.
+        let mut changes = Changes::default();
+        for Settled { entry, outcome, touched } in settled {
+            // Usually empty, and each lookup would hash the id.
+            if !self.carries.is_empty() {
+                self.carries.remove(&entry.id);
+            }
+            if outcome == Outcome::Fetch {
+                sum.fetching += 1;
+                self.fetch(entry);
+                continue;
+            }
+            let Entry { id, fold, carry, .. } = entry;
+            // An entry that awaits a commit may wait long, and can fetch again.
+            if !matches!(&outcome, Outcome::Again { carry, .. } if !carry.awaits_commit) {
+                self.forget_answer(&id);
+            }
+            if carry.finish_recorded && matches!(outcome, Outcome::Done(_)) {
+                sum.finished_recorded.push((id.clone(), fold.last));
+            }
+            if matches!(outcome, Outcome::Done(_) | Outcome::DeadLetter(_)) {
+                note_changes(&mut changes, touched, &fold);
+            }
+            match outcome {
+                Outcome::Done(done) => sum.count(done),
+                Outcome::Again { .. } if sabotage::is(Sabotage::ForgetOnFailure) => sum.dropped += 1,
+                Outcome::Again { reason, carry } => {
+                    self.try_again(id, &fold, reason, carry, &mut sum, now);
+                    continue;
+                }
+                // Requested above.
+                Outcome::Fetch => continue,
+                Outcome::Parked { until } => {
+                    sum.parked.push((id.clone(), fold.last, until));
+                    self.park(id, until);
+                    continue;
+                }
+                Outcome::DeadLetter(refusal) => {
+                    sum.undeliverable.push(self.refuse(id, fold, refusal));
+                    continue;
+                }
+            }
+            sum.folded += u64::from(fold.records).saturating_sub(1);
+            self.commit(&id);
+        }
+        sum.changes = changes.into_iter().collect();
+        self.withhold_rejecting();
+        sum
+    }
+
+    /// The entry is to be retried, at once or after a pause; of a refused fold, its records one by one.
+    fn try_again(
+        &mut self,
+        id: DocId,
+        fold: &Fold,
+        reason: &'static str,
+        carry: RetryState,
+        sum: &mut Settlement,
+        now: Instant,
+    ) {
+        *sum.again.entry(reason).or_default() += 1;
+        if reason == mover::SET_BACK {
+            sum.set_back.push((id.clone(), fold.last));
+        }
+        if reason == mover::REFUSED_FOLD {
+            self.separate(id, fold.first.offset(), carry, now);
+            return;
+        }
+        let was_answered = reason != mover::UNANSWERED;
+        if was_answered || carry.refusal.is_some() || self.apart.contains_key(&id) {
+            self.put_apart(id, fold.first.offset(), carry, was_answered, now);
+        } else if carry != RetryState::default() {
+            self.carries.insert(id, carry);
+        }
+    }
+
+    /// The entry is for the dead-letter topic; until it is there, its offset holds the watermark.
+    fn refuse(&mut self, id: DocId, fold: Arc<Fold>, refusal: Refusal) -> Undeliverable {
+        let record = self.single_record(&id);
+        self.commit(&id);
+        self.dead_letter_queued(fold.first.offset());
+        self.withhold(&id);
+        Undeliverable { id, fold: Arc::unwrap_or_clone(fold), refusal, stage: "write", record }
+    }
+}
+
+type Changes = HashMap<ShardId, ShardChange, ahash::RandomState>;
 
 /// Adds the changes of a settled entry to those of others.
-pub(super) fn note_changes(changes: &mut Changes, touched: AffectedShards, fold: &Fold) {
+fn note_changes(changes: &mut Changes, touched: AffectedShards, fold: &Fold) {
     let AffectedShards { target, sources } = touched;
     for source in sources {
         note_change(changes.entry(source).or_default(), target.as_ref(), (fold.first, fold.last));

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::base::ids::ShardId;
-use crate::core::mover::{AffectedShards, DecidedPart, SourceAnswer};
+use crate::core::mover::{self, AffectedShards, DecidedPart, Done, Outcome, Settled, SourceAnswer};
 use crate::core::write::{Body, PatchMove};
 use crate::testkit::testing::id;
 use crate::testkit::testing::rules;
