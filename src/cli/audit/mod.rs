@@ -8,6 +8,7 @@ use std::io::{BufWriter, Write};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
@@ -127,58 +128,64 @@ pub(super) async fn audit(args: AuditArgs) -> Result<ExitCode, Failure> {
         connect::plain_keys(&config, "a repair")?;
         connect::warn_of_stops(&config, "a document that cannot be placed");
     }
-    let location = connect::location(&config)?;
-    let work = async {
-        let maps = connect::live_maps(&config, &*elastic).await?;
-        let timeout = config.elasticsearch.request_timeout.max(LONG);
-        let epoch = config.positions.epoch;
-        let needs_topic = args.repair || args.adopt || args.sweep;
-        let topic = if needs_topic {
-            Some(TopicTouches::connect(&config, elastic.clone(), args.touch_rate).await?)
-        } else {
-            None
-        };
-        let sweep_below = match topic.as_ref().filter(|_| args.sweep) {
-            None => None,
-            Some(topic) => sweepable(&config, &*elastic, topic, timeout).await?,
-        };
-        let audit = Audit {
-            elastic: &*elastic,
-            prefix: &config.elasticsearch.prefix,
-            topic: &config.kafka.topic,
-            maps: &maps,
-            location: &location,
-            epoch,
-            options: AuditOptions {
-                scans: usize::from(args.scans),
-                memory: args.memory.as_usize(),
-                folder: args.temp_dir.clone().unwrap_or_else(std::env::temp_dir),
-                settle: args.settle,
-                timeout,
-                rate: None,
-                sweep_below,
-            },
-        };
-        let mender = match &topic {
-            Some(touches) if args.repair || args.adopt => {
-                let aim = if args.adopt {
-                    RepairTarget::Adopt { epoch, counts: config.tally.is_on() }
-                } else {
-                    let next = touches.next(epoch).await?;
-                    let next = next.ok_or_else(|| anyhow!("offsets are beyond what positions can hold"))?;
-                    RepairTarget::Repair { next }
-                };
-                let has_source = config.source.kind.is_some();
-                Some(Repairer { elastic: &*elastic, touches, aim, has_source, timeout })
-            }
-            _ => None,
-        };
-        run(&args, &audit, mender.as_ref()).await
-    };
     tokio::select! {
-        ended = work => ended,
+        ended = placements(&args, &config, &elastic) => ended,
         () = stop.cancelled() => Err(anyhow!("interrupted; repairs made so far remain").into()),
     }
+}
+
+/// Compares copies and placements, and repairs, adopts or sweeps as asked for.
+async fn placements(
+    args: &AuditArgs,
+    config: &Config,
+    elastic: &Arc<dyn Elastic>,
+) -> Result<ExitCode, Failure> {
+    let location = connect::location(config)?;
+    let maps = connect::live_maps(config, &**elastic).await?;
+    let timeout = config.elasticsearch.request_timeout.max(LONG);
+    let epoch = config.positions.epoch;
+    let needs_topic = args.repair || args.adopt || args.sweep;
+    let topic = if needs_topic {
+        Some(TopicTouches::connect(config, elastic.clone(), args.touch_rate).await?)
+    } else {
+        None
+    };
+    let sweep_below = match topic.as_ref().filter(|_| args.sweep) {
+        None => None,
+        Some(topic) => sweepable(config, &**elastic, topic, timeout).await?,
+    };
+    let audit = Audit {
+        elastic: &**elastic,
+        prefix: &config.elasticsearch.prefix,
+        topic: &config.kafka.topic,
+        maps: &maps,
+        location: &location,
+        epoch,
+        options: AuditOptions {
+            scans: usize::from(args.scans),
+            memory: args.memory.as_usize(),
+            folder: args.temp_dir.clone().unwrap_or_else(std::env::temp_dir),
+            settle: args.settle,
+            timeout,
+            rate: None,
+            sweep_below,
+        },
+    };
+    let mender = match &topic {
+        Some(touches) if args.repair || args.adopt => {
+            let aim = if args.adopt {
+                RepairTarget::Adopt { epoch, counts: config.tally.is_on() }
+            } else {
+                let next = touches.next(epoch).await?;
+                let next = next.ok_or_else(|| anyhow!("offsets are beyond what positions can hold"))?;
+                RepairTarget::Repair { next }
+            };
+            let has_source = config.source.kind.is_some();
+            Some(Repairer { elastic: &**elastic, touches, aim, has_source, timeout })
+        }
+        _ => None,
+    };
+    run(args, &audit, mender.as_ref()).await
 }
 
 /// The horizon for sweeping placements of deleted documents; prints the reason if there is none.

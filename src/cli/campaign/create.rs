@@ -99,33 +99,7 @@ impl From<ActionArg> for CampaignAction {
 pub(super) async fn create(args: CreateCampaignArgs) -> Result<ExitCode, Failure> {
     let config = args.config.load()?;
     let stop = signals::stop_on_signal_or_hang_up()?;
-    let action = CampaignAction::from(args.action);
-    if args.all && action == CampaignAction::Delete && !args.yes {
-        return Err(Failure::usage(anyhow!(
-            "--all with --action delete deletes every document of {}; confirm it with --yes",
-            config.kafka.topic
-        )));
-    }
-    super::carries(&config, action)?;
-    let (selection, in_words) = which(&args, &config)?;
-    let name = args.name.clone().unwrap_or_else(|| in_words.clone());
-    if !is_name(&name) {
-        return Err(Failure::usage(anyhow!("--name may have at most {MAX_NAME_BYTES} bytes and no NUL")));
-    }
-    if args.rate.is_some_and(|rate| rate.get() > MAX_RATE) {
-        return Err(Failure::usage(anyhow!("--rate may be {MAX_RATE} at most")));
-    }
-    let new = NewCampaign {
-        name,
-        action,
-        topic: config.kafka.topic.clone(),
-        selection: in_words,
-        chunk: args.chunk.unwrap_or(config.campaigns.chunk_size),
-        rate: args.rate.map(NonZeroU32::get),
-        every: None,
-        request: None,
-        may_be_empty: args.yes,
-    };
+    let (new, selection) = wanted(&args, &config)?;
     let elastic = connect::patient_elasticsearch(&config)?;
     let source = match (selection, &args.from) {
         (Some(selection), _) => IdSource::Index {
@@ -172,6 +146,38 @@ pub(super) async fn create(args: CreateCampaignArgs) -> Result<ExitCode, Failure
         ))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The campaign that the arguments ask for, and what it reads from Elasticsearch, if anything.
+fn wanted(args: &CreateCampaignArgs, config: &Config) -> Result<(NewCampaign, Option<Selection>), Failure> {
+    let action = CampaignAction::from(args.action);
+    if args.all && action == CampaignAction::Delete && !args.yes {
+        return Err(Failure::usage(anyhow!(
+            "--all with --action delete deletes every document of {}; confirm it with --yes",
+            config.kafka.topic
+        )));
+    }
+    super::carries(config, action)?;
+    let (selection, in_words) = which(args, config)?;
+    let name = args.name.clone().unwrap_or_else(|| in_words.clone());
+    if !is_name(&name) {
+        return Err(Failure::usage(anyhow!("--name may have at most {MAX_NAME_BYTES} bytes and no NUL")));
+    }
+    if args.rate.is_some_and(|rate| rate.get() > MAX_RATE) {
+        return Err(Failure::usage(anyhow!("--rate may be {MAX_RATE} at most")));
+    }
+    let new = NewCampaign {
+        name,
+        action,
+        topic: config.kafka.topic.clone(),
+        selection: in_words,
+        chunk: args.chunk.unwrap_or(config.campaigns.chunk_size),
+        rate: args.rate.map(NonZeroU32::get),
+        every: None,
+        request: None,
+        may_be_empty: args.yes,
+    };
+    Ok((new, selection))
 }
 
 fn list(path: &Path) -> Result<Box<dyn BufRead + Send>, Failure> {
