@@ -3,10 +3,11 @@
 use serde_json::{Value, json};
 
 use crate::migrate::World;
-use crate::migrate::scenario::{
-    AUTOPILOT_LIMITS, Process, autopilot, autopilot_killed_in_each_stage, autopilot_once, autopilot_status,
-    text,
+use crate::migrate::scenario::process::Process;
+use crate::migrate::scenario::stories::{
+    AUTOPILOT_LIMITS, autopilot, autopilot_killed_in_each_stage, autopilot_once, autopilot_status,
 };
+use crate::migrate::scenario::text;
 use crate::wait::wait_for;
 
 /// Workers count their load every few seconds.

@@ -1,11 +1,12 @@
 //! The map is changed while writes go on: `tests/it/migrate` on real services.
 
-#[path = "../it/migrate/scenario.rs"]
+#[path = "../it/migrate/scenario/mod.rs"]
 #[expect(dead_code, reason = "the stand-ins have more to show with it")]
 pub mod scenario;
 
 use crate::support::{World, WorldOptions};
-use scenario::{Scenario, autopilot_killed_in_each_stage, from_55_to_70_with_a_worker_killed};
+use scenario::Scenario;
+use scenario::stories::{autopilot_killed_in_each_stage, from_55_to_70_with_a_worker_killed};
 
 #[test]
 fn from_55_to_70_geoshards_under_load_with_a_worker_killed_in_the_middle() {

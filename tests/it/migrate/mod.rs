@@ -10,7 +10,8 @@ use geofold::testkit::embedded::elasticsearch::{Standin, StandinOptions};
 use tokio::runtime::Runtime;
 
 use crate::wait::wait_for;
-use scenario::{Scenario, from_55_to_70_with_a_worker_killed, text};
+use scenario::stories::from_55_to_70_with_a_worker_killed;
+use scenario::{Scenario, text};
 
 /// A broker, a search server, and what is changed on them.
 pub(crate) struct World {

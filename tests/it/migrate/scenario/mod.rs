@@ -1,36 +1,35 @@
 //! A change of the map with everything around it: workers and the command as child processes, a continuous writer, a
 //! continuous reader, and the audit of every placement and every index at the end.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `mod.rs` | topic, indices and configuration, and what is asked of them |
+//! | `process.rs` | a child process and its log |
+//! | `traffic.rs` | the writer and the reader |
+//! | `stories.rs` | the tests that the stand-ins and the real services have in common |
+
+pub mod process;
+pub mod stories;
+pub mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::path::PathBuf;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::thread::JoinHandle;
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use geofold::base::geo::GeoPoint;
 use geofold::base::ids::ShardId;
-use geofold::base::random::Random;
 use geofold::geoshard::GeoshardMap;
-use geofold::geoshard::cities::CITIES;
 use geofold::testkit::ports::free_address;
 use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::message::{Header, OwnedHeaders};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::wait::{TIMEOUT, wait_for, wait_while_running};
-
-/// Documents that never move of themselves and are never deleted: what the reader asks for.
-const STEADY: u64 = 900;
-/// Documents that are written, moved and deleted all the time.
-const BUSY: u64 = 400;
-/// Writes per second.
-const RATE: u64 = 200;
+use self::process::Process;
+use self::traffic::STEADY;
+use crate::wait::{TIMEOUT, wait_for};
 
 /// A topic, a set of indices and a configuration of its own.
 pub struct Scenario {
@@ -46,55 +45,6 @@ pub struct Scenario {
     partitioner: &'static str,
     /// Of the processes that it starts.
     pub environment: Vec<(&'static str, String)>,
-}
-
-/// A child process; killed on drop.
-pub struct Process {
-    child: Child,
-    log: PathBuf,
-}
-
-impl Process {
-    /// SIGKILL.
-    pub fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-
-    pub fn signal(&self, name: &str) {
-        let status = Command::new("kill").args([&format!("-{name}"), &self.child.id().to_string()]).status();
-        assert!(status.unwrap().success(), "kill -{name}");
-    }
-
-    /// Waits until it says so.
-    pub fn wait_until_it_says(&self, text: &str) {
-        wait_while_running(&self.child, text, || self.log().contains(text).then_some(()));
-    }
-
-    /// Waits until it ends by itself; gives all that it said. It must end well.
-    pub fn ends_well(mut self) -> String {
-        let status = wait_for("the end of a process", || self.child.try_wait().unwrap());
-        assert!(status.success(), "{status}\n{}", self.log());
-        self.log()
-    }
-
-    pub fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            let log = self.log();
-            let tail: Vec<&str> = log.lines().rev().take(25).collect();
-            eprintln!("--- the last lines of {}:", self.log.display());
-            tail.iter().rev().for_each(|line| eprintln!("{line}"));
-        }
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 pub fn text(output: &Output) -> String {
@@ -122,7 +72,7 @@ impl Scenario {
     /// The topic `name` exists. Makes the indices of the sample map.
     /// `deadline`: a batch's, in seconds; the whole change takes some four times that, at least.
     pub fn new(kafka: &str, elasticsearch: &str, name: &str, deadline: u64) -> Self {
-        let old = GeoshardMap::from_json(include_str!("../../../config/map-55.json")).unwrap();
+        let old = GeoshardMap::from_json(include_str!("../../../../config/map-55.json")).unwrap();
         let new = seventy(&old);
         assert_eq!((old.shards().len(), new.shards().len()), (55, 70));
         Self::with_maps(kafka, elasticsearch, name, deadline, old, new)
@@ -286,10 +236,7 @@ policy = "stop"
 
     /// Starts a subcommand.
     pub fn start(&self, name: &str, arguments: &[&str]) -> Process {
-        let log = self.dir.path().join(name);
-        let file = File::create(&log).unwrap();
-        let child = self.command(arguments).stdout(file.try_clone().unwrap()).stderr(file).spawn().unwrap();
-        Process { child, log }
+        Process::start(self.command(arguments), self.dir.path().join(name))
     }
 
     pub fn worker(&self, name: &str, more: &[&str]) -> Process {
@@ -383,77 +330,6 @@ policy = "stop"
         wait_for("all is committed", || self.is_committed(&group, &ends).then_some(()));
     }
 
-    /// Starts a writer that runs until stopped; the steady documents are in the topic when this returns.
-    pub fn writer(&self) -> Writer {
-        let producer: BaseProducer =
-            self.client().set("partitioner", self.partitioner).set("linger.ms", "5").create().unwrap();
-        let mut writing = Writing {
-            producer,
-            topic: self.name.clone(),
-            random: Random::new(7),
-            truth: BTreeMap::new(),
-            deleted_last: None,
-            n: 0,
-        };
-        for number in 0..STEADY {
-            let location = writing.place();
-            writing.index(&format!("s{number}"), location);
-        }
-        writing.producer.flush(TIMEOUT).unwrap();
-        let steady = writing.truth.clone();
-        let stop = Arc::new(AtomicBool::new(false));
-        let told = stop.clone();
-        let thread = std::thread::spawn(move || {
-            // Does not make up for lost time: on a busy machine the worker would fall behind without end.
-            while !told.load(SeqCst) {
-                (0..RATE / 100).for_each(|_| writing.event());
-                writing.producer.poll(Duration::ZERO);
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            writing.producer.flush(TIMEOUT).unwrap();
-            writing.truth
-        });
-        Writer { stop, thread, steady }
-    }
-
-    /// A reader that requests every steady document repeatedly, in the geoshards of both maps.
-    pub fn reader(&self, writer: &Writer) -> Reader {
-        let mut groups: BTreeMap<BTreeSet<String>, Vec<String>> = BTreeMap::new();
-        for (id, document) in &writer.steady {
-            let both = [&self.old, &self.new].map(|map| format!("{}-{}", self.name, shard_of(map, document)));
-            groups.entry(both.into_iter().collect()).or_default().push(id.clone());
-        }
-        // Those that move first, and more often.
-        let (moving, staying): (Vec<_>, Vec<_>) =
-            groups.into_iter().partition(|(indices, _)| indices.len() == 2);
-        assert!(moving.len() > 10, "the maps are too much alike");
-        let stop = Arc::new(AtomicBool::new(false));
-        let (told, http, url) = (stop.clone(), self.http.clone(), self.elasticsearch.clone());
-        let thread = std::thread::spawn(move || {
-            let (mut polls, mut missed) = (0_u64, Vec::new());
-            let mut turn = 0;
-            while !told.load(SeqCst) {
-                for (indices, ids) in moving.iter().chain(staying.get(turn % staying.len())) {
-                    let names = indices.iter().cloned().collect::<Vec<_>>().join(",");
-                    let body =
-                        json!({"query": {"ids": {"values": ids}}, "size": 2 * ids.len(), "_source": false});
-                    let path = format!("{url}/{names}/_search?ignore_unavailable=true");
-                    let request =
-                        http.post(path).header("content-type", "application/json").body(body.to_string());
-                    let answer: Value = request.send().unwrap().json().unwrap();
-                    let hits = answer["hits"]["hits"].as_array().unwrap();
-                    let found: BTreeSet<&str> = hits.iter().map(|hit| hit["_id"].as_str().unwrap()).collect();
-                    missed.extend(ids.iter().filter(|id| !found.contains(id.as_str())).cloned());
-                    polls += 1;
-                }
-                turn += 1;
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            (polls, missed)
-        });
-        Reader { stop, thread }
-    }
-
     /// Waits until every steady document can be found.
     pub fn wait_until_loaded(&self) {
         wait_for("the steady documents", || {
@@ -507,226 +383,4 @@ fn shard_of(map: &GeoshardMap, document: &Value) -> String {
     let location = &document["location"];
     let (lat, lon) = (location["lat"].as_f64().unwrap(), location["lon"].as_f64().unwrap());
     map.locate(GeoPoint::new(lat, lon).unwrap()).to_string()
-}
-
-struct Writing {
-    producer: BaseProducer,
-    topic: String,
-    random: Random,
-    truth: BTreeMap<String, Value>,
-    deleted_last: Option<String>,
-    n: u64,
-}
-
-impl Writing {
-    fn place(&mut self) -> Value {
-        let city = &CITIES[usize::try_from(self.random.below(CITIES.len() as u64)).unwrap()];
-        let mut step = || self.random.below(4000) as f64 / 1000.0 - 2.0;
-        json!({"lat": city.1 + step(), "lon": (city.2 + step()).clamp(-180.0, 180.0)})
-    }
-
-    fn send(&mut self, id: &str, op: &str, value: Option<&Value>) {
-        self.n += 1;
-        let value = value.map(Value::to_string);
-        let headers = OwnedHeaders::new().insert(Header { key: "geofold-op", value: Some(op) });
-        let mut record: BaseRecord<'_, str, str> = BaseRecord::to(&self.topic).key(id).headers(headers);
-        record.payload = value.as_deref();
-        self.producer.send(record).map_err(|(error, _)| error).unwrap();
-    }
-
-    fn index(&mut self, id: &str, location: Value) {
-        let document = json!({"location": location, "n": self.n});
-        self.send(id, "index", Some(&document));
-        self.truth.insert(id.to_owned(), document);
-    }
-
-    /// As the command does that changes the map, if it looked before the delete; and of a document that never was.
-    fn touch_what_is_gone(&mut self, deleted: String) {
-        self.send(&format!("{deleted}-never"), "touch", None);
-        if let Some(earlier) = self.deleted_last.replace(deleted)
-            && !self.truth.contains_key(&earlier)
-        {
-            self.send(&earlier, "touch", None);
-        }
-    }
-
-    /// A busy document is written, moved, patched or deleted; or a steady one is patched.
-    fn event(&mut self) {
-        let kind = self.random.below(10);
-        let id = match kind {
-            9 => format!("s{}", self.random.below(STEADY)),
-            _ => format!("b{}", self.random.below(BUSY)),
-        };
-        let location = self.place();
-        let n = self.n;
-        match (kind, self.truth.get_mut(&id)) {
-            (0..=4, _) | (_, None) => self.index(&id, location),
-            (5, Some(document)) => {
-                document["location"] = location.clone();
-                self.send(&id, "patch", Some(&json!({"location": location})));
-            }
-            (6, Some(_)) => {
-                self.truth.remove(&id);
-                self.send(&id, "delete", None);
-                self.touch_what_is_gone(id);
-            }
-            (_, Some(document)) => {
-                document["n"] = json!(n);
-                self.send(&id, "patch", Some(&json!({"n": n})));
-            }
-        }
-    }
-}
-
-pub struct Writer {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<BTreeMap<String, Value>>,
-    steady: BTreeMap<String, Value>,
-}
-
-impl Writer {
-    /// Gives what the index must hold.
-    pub fn stop(self) -> BTreeMap<String, Value> {
-        self.stop.store(true, SeqCst);
-        self.thread.join().unwrap()
-    }
-}
-
-pub struct Reader {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<(u64, Vec<String>)>,
-}
-
-impl Reader {
-    /// How often it asked, and what it missed.
-    pub fn stop(self) -> (u64, Vec<String>) {
-        self.stop.store(true, SeqCst);
-        self.thread.join().unwrap()
-    }
-}
-
-/// From 55 to 70 under load: the command is killed in each stage, and a worker in the middle.
-pub fn from_55_to_70_with_a_worker_killed(scenario: &Scenario) {
-    let killed = scenario.worker("worker-1", &[]);
-    let _second = scenario.worker("worker-2", &[]);
-    let writer = scenario.writer();
-    scenario.wait_until_loaded();
-    let reader = scenario.reader(&writer);
-
-    let command = scenario.migrate("migrate-1");
-    scenario.wait_for_stage("announced");
-    scenario.refresh_new_ones_every("5s");
-    command.kill();
-    let other = scenario.path("other.json");
-    std::fs::write(&other, scenario.new.to_json().replace("world of 70", "another")).unwrap();
-    let refused = scenario.geofold(&["shards", "migrate", "--to", &other]);
-    assert!(text(&refused).contains("a change to map"), "{}", text(&refused));
-    assert_eq!(refused.status.code(), Some(1));
-
-    let command = scenario.migrate("migrate-2");
-    scenario.wait_for_stage("moving");
-    std::thread::sleep(Duration::from_millis(500));
-    command.kill();
-    killed.kill();
-    let _third = scenario.worker("worker-3", &[]);
-    let said = scenario.migrate("migrate-3").ends_well();
-    assert!(said.contains("change completed"), "{said}");
-    assert!(said.contains("documents read, 0 misplaced by"), "{said}");
-
-    let (polls, missed) = reader.stop();
-    let truth = writer.stop();
-    scenario.drain();
-    scenario.audit(&scenario.new, &truth);
-    println!("{polls} polls, {} documents, {} missed", truth.len(), missed.len());
-    assert!(polls > 0);
-    assert_eq!(missed, Vec::<String>::new());
-
-    let status = text(&scenario.geofold(&["shards", "migrate", "--status"]));
-    assert!(status.contains("one map: 2-") && status.contains("--retire"), "{status}");
-    let checked = scenario.geofold(&["check"]);
-    assert!(text(&checked).contains("put the new map there"), "{}", text(&checked));
-    assert_eq!(checked.status.code(), Some(0), "{}", text(&checked));
-
-    let retired = scenario.geofold(&["shards", "migrate", "--retire"]);
-    assert!(text(&retired).contains("3 indices deleted"), "{}", text(&retired));
-    assert!(!scenario.has_index("s07") && scenario.has_index("s08") && scenario.has_index("n00"));
-    let checked = scenario.geofold(&["check"]);
-    assert_eq!(checked.status.code(), Some(0), "{}", text(&checked));
-}
-
-/// By documents alone, which are the same in every run but for those on their way.
-const BY_DOCUMENTS: [&str; 4] = ["--writes", "0", "--queries", "0"];
-/// Of the autopilot of these tests.
-pub const AUTOPILOT_LIMITS: [&str; 8] =
-    ["--max-moved", "20%", "--cool-down", "0s", "--start-above", "1.2", "--stop-below", "1.1"];
-const LEASE: [&str; 5] = ["--apply", "--interval", "1s", "--lease", "2s"];
-
-/// The autopilot, as a process that applies.
-pub fn autopilot(scenario: &Scenario, name: &str, more: &[&str]) -> Process {
-    let arguments = [&["shards", "autopilot"], &BY_DOCUMENTS[..], &LEASE, more].concat();
-    scenario.start(name, &arguments)
-}
-
-/// One decision.
-pub fn autopilot_once(scenario: &Scenario, more: &[&str]) -> Output {
-    scenario.geofold(&[&["shards", "autopilot", "--once"], &BY_DOCUMENTS[..], more].concat())
-}
-
-/// `shards autopilot --status`.
-pub fn autopilot_status(scenario: &Scenario) -> String {
-    text(&scenario.geofold(&["shards", "autopilot", "--status"]))
-}
-
-/// The command is killed in each stage of the change that it makes; then it is stopped.
-pub fn autopilot_killed_in_each_stage(scenario: &mut Scenario) {
-    let _worker = scenario.worker("worker", &[]);
-    let writer = scenario.writer();
-    scenario.wait_until_loaded();
-
-    let dry = autopilot_once(scenario, &AUTOPILOT_LIMITS);
-    assert!(dry.status.success() && text(&dry).contains("change to map 2, max/mean"), "{}", text(&dry));
-    assert_eq!(
-        (scenario.record(), scenario.meta(&format!("autopilot%2F{}", scenario.name))),
-        (None, None),
-        "a dry run writes nothing"
-    );
-
-    let first = autopilot(scenario, "autopilot-1", &AUTOPILOT_LIMITS);
-    scenario.wait_for_stage("announced");
-    assert!(autopilot_status(scenario).contains("a change is under way"), "{}", autopilot_status(scenario));
-    first.kill();
-    let dry = autopilot_once(scenario, &AUTOPILOT_LIMITS);
-    assert!(text(&dry).contains("a change of the autopilot was interrupted"), "{}", text(&dry));
-
-    let second = autopilot(scenario, "autopilot-2", &AUTOPILOT_LIMITS);
-    scenario.wait_for_stage("moving");
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(second.log().contains("going on with the change to map 2-"), "{}", second.log());
-    second.kill();
-
-    let third = autopilot(scenario, "autopilot-3", &AUTOPILOT_LIMITS);
-    wait_for("one map", || scenario.record().filter(|record| record["state"] == "one"));
-    let stopped = scenario.geofold(&["shards", "autopilot", "--stop"]);
-    assert!(text(&stopped).contains("the autopilot is stopped"), "{}", text(&stopped));
-    third.wait_until_it_says("stopped by process");
-    third.signal("TERM");
-    third.ends_well();
-
-    // It gives the lease up as it ends, unless Elasticsearch does not answer: then the lease runs out.
-    let said = wait_for("the end of the lease", || {
-        Some(autopilot_status(scenario)).filter(|said| said.contains("nobody holds the lease"))
-    });
-    for part in ["stopped by process", "no change is under way", "documents moved within"] {
-        assert!(said.contains(part), "{said}");
-    }
-    let record = scenario.record().unwrap();
-    let map = GeoshardMap::from_json(&record["map"].to_string()).unwrap();
-    assert!(map.version() >= 2);
-    let truth = writer.stop();
-    scenario.drain();
-    scenario.new = map;
-    scenario.audit(&scenario.new, &truth);
-    // The configuration's file still holds the first map.
-    let checked = scenario.geofold(&["check"]);
-    assert!(text(&checked).contains("an earlier one") && checked.status.success(), "{}", text(&checked));
 }
