@@ -17,6 +17,7 @@ use crate::io::kafka::{
     PlainConsumer, TopicFactsError, TopicFactsFound, add_leader_epochs, client_config, leader_epoch,
     logged_in, plain_consumer, set_leader_epoch, topic_facts,
 };
+use crate::support::blocking::blocking;
 use crate::support::config::Config;
 use crate::worker::record::Record;
 
@@ -86,9 +87,7 @@ pub(super) async fn ask<T: Send + 'static>(
     question: impl FnOnce(&RecordsReader) -> Result<T, RecordsError> + Send + 'static,
 ) -> Result<T, RecordsError> {
     let (config, stop) = (config.clone(), stop.clone());
-    tokio::task::spawn_blocking(move || question(&RecordsReader::new(&config, &config.kafka.topic, stop)?))
-        .await
-        .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+    blocking(move || question(&RecordsReader::new(&config, &config.kafka.topic, stop)?)).await
 }
 
 /// How brokers refuse an offset from outside a group that has members.

@@ -2,6 +2,7 @@
 //!
 //! It imports `core` and below.
 
+pub mod blocking;
 pub mod config;
 pub mod http;
 pub mod supervisor;

@@ -34,6 +34,7 @@ pub use producer::DeliveryFailure;
 use crate::base::figures::{bytes, count, grouped};
 use crate::core::decode::{Decoder, RawRecord, Undecoded};
 use crate::core::schemas::Schemas;
+use crate::support::blocking::blocking;
 pub use destination::UnknownDestinations;
 pub(crate) use destination::{Destination, Destinations};
 use pace::SendPace;
@@ -222,8 +223,7 @@ pub async fn send(
     input: impl BufRead + Send + 'static,
     stop: CancellationToken,
 ) -> Result<SendSummary, SendError> {
-    let run = tokio::task::spawn_blocking(move || send_blocking(&options, input, &stop));
-    run.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
+    blocking(move || send_blocking(&options, input, &stop)).await
 }
 
 /// Why the loop over the lines ended before the end of the input.

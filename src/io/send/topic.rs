@@ -20,6 +20,7 @@ use crate::io::maps::OffsetFloor;
 use crate::io::send::{
     Destination, Destinations, Op, SendError, SendRecord, TopicProducer, UnknownDestinations,
 };
+use crate::support::blocking::blocking;
 use crate::support::config::Config;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -195,12 +196,6 @@ impl Inner {
         let offset = |offset| if let Offset::Offset(offset) = offset { offset } else { 0 };
         answer.elements().iter().map(|element| Ok((element.partition(), offset(element.offset())))).collect()
     }
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
 #[cfg(test)]

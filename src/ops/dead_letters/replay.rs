@@ -24,6 +24,7 @@ use crate::io::elastic::{Elastic, Get, GetAnswer, Index};
 use crate::io::kafka::login::Login;
 use crate::io::send::{Destinations, settings};
 use crate::ops::records::{Bound, RecordsReader};
+use crate::support::blocking::blocking;
 use crate::support::config::Config;
 
 /// How long the client's queue may be full.
@@ -366,12 +367,4 @@ fn restore(
         Ok(LetterSeen { key, value, headers, value_left_out: None, key_left_out: None, ..letter })
     };
     letters.into_iter().map(restored).collect()
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, LettersError> + Send + 'static,
-) -> Result<T, LettersError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }

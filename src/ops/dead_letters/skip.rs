@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::LettersError;
 use crate::io::kafka::client_config;
 use crate::ops::records::{Dated, RecordsReader};
+use crate::support::blocking::blocking;
 use crate::support::config::Config;
 use crate::worker::dead_letter::{DeadLetter, DeadLetterProducer, DeadLetterSink, Origin};
 
@@ -91,7 +92,7 @@ impl Skip<'_> {
                 self.letters_topic
             )));
         }
-        blocking(move || Ok(reader.commit(&[(partition, offset + 1, epoch)])?)).await?;
+        blocking(move || reader.commit(&[(partition, offset + 1, epoch)])).await?;
         Ok(Skipped { partition, offset, id, committed: offset + 1 })
     }
 }
@@ -129,12 +130,4 @@ fn prepare(
     // Refused like the real one if the group has a member.
     reader.commit(&[(partition, next, None)])?;
     Ok((reader, found, epoch))
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, LettersError> + Send + 'static,
-) -> Result<T, LettersError> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }

@@ -33,6 +33,7 @@ use crate::io::elastic::slices::{SliceSize, mget_in_slices};
 use crate::io::elastic::{CallError, Elastic, Get, GetAnswer, Index};
 use crate::io::maps::MapsRecord;
 use crate::io::meta::Watermark;
+use crate::support::blocking::blocking;
 use crate::support::config::Config;
 
 /// Maximum copies per request; their content is included.
@@ -284,10 +285,4 @@ enum Which {
     Named(i32),
     /// By the key and `kafka.partitioner`.
     OfKey(DocId),
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }

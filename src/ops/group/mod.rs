@@ -29,6 +29,7 @@ use crate::io::claims::Claim;
 use crate::io::elastic::{AdminCall, Elastic, Get, GetAnswer, Index, Method};
 use crate::io::maps::{MapsStore, Stored};
 use crate::io::meta::{TopicFacts, Watermark};
+use crate::support::blocking::blocking;
 use crate::support::config::Config;
 
 /// How long the brokers may take to describe the group.
@@ -308,12 +309,6 @@ fn letters_of(
         })?;
     }
     Ok(report)
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()))
 }
 
 #[cfg(test)]
