@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use crate::base::ids::DocId;
@@ -19,7 +20,7 @@ pub struct StoredRecord<'a> {
 #[derive(Debug, Error)]
 pub enum RecordError {
     /// No usable answer.
-    #[error("elasticsearch did not answer about {id:?} in the meta index: {error}")]
+    #[error("{id:?} in the meta index could not be read or written: {error}")]
     Call {
         /// `_id`.
         id: String,
@@ -47,7 +48,7 @@ pub enum RecordError {
         error: String,
     },
     /// Another process has changed it since it was read.
-    #[error("{id:?} in the meta index was changed by another process meanwhile")]
+    #[error("{id:?} in the meta index was changed by another process meanwhile; run the command again")]
     Conflict {
         /// `_id`.
         id: String,
@@ -58,6 +59,10 @@ impl RecordError {
     /// The stored form is none.
     pub fn unreadable(id: &DocId, error: &serde_json::Error) -> Self {
         Self::Unreadable { id: id.to_string(), error: error.to_string() }
+    }
+
+    fn call(id: &DocId, error: CallError) -> Self {
+        Self::Call { id: id.to_string(), error }
     }
 
     /// Whether the same may work later.
@@ -74,13 +79,16 @@ impl<'a> StoredRecord<'a> {
 
     /// Its content, if it is there, and its state.
     pub async fn read(&self) -> Result<Option<(Bytes, SeqNo)>, RecordError> {
-        let get = Get::realtime(Index::Meta, self.id.clone());
-        let answers = self.elastic.mget(&[get], self.timeout).await.map_err(|error| self.call(error))?;
-        match answers.into_iter().next() {
-            Some(GetAnswer::Missing) => Ok(None),
-            Some(GetAnswer::Found(found)) => Ok(Some((found.source.clone(), found.stamp))),
-            Some(GetAnswer::Failed(error)) => Err(self.refused(error.to_string())),
-            None => Err(self.call(CallError::Undecodable("an empty answer".to_owned()))),
+        let mut found = read_all(self.elastic, std::slice::from_ref(self.id), self.timeout).await?;
+        Ok(found.pop().flatten())
+    }
+
+    /// The same, parsed from JSON.
+    pub async fn read_as<T: DeserializeOwned>(&self) -> Result<Option<(T, SeqNo)>, RecordError> {
+        let Some((source, stamp)) = self.read().await? else { return Ok(None) };
+        match serde_json::from_slice(&source) {
+            Ok(value) => Ok(Some((value, stamp))),
+            Err(error) => Err(RecordError::unreadable(self.id, &error)),
         }
     }
 
@@ -88,29 +96,115 @@ impl<'a> StoredRecord<'a> {
     pub async fn write(&self, source: Bytes, over: Option<SeqNo>) -> Result<(), RecordError> {
         let guard = over.map_or(WriteCondition::Absent, WriteCondition::Unchanged);
         let op = BulkOp::Index { index: Index::Meta, id: self.id.clone(), guard, source };
-        let answers = self.elastic.bulk(&[op], self.timeout).await.map_err(|error| self.call(error))?;
+        let failed = |error| RecordError::call(self.id, error);
+        let answers = self.elastic.bulk(&[op], self.timeout).await.map_err(failed)?;
         match answers.first() {
             Some(answer) if answer.status < 300 => Ok(()),
             Some(answer) if answer.status == 409 => Err(RecordError::Conflict { id: self.id.to_string() }),
             Some(answer) => {
                 let status = answer.status.to_string();
-                Err(self.refused(answer.error.as_ref().map_or(status, ToString::to_string)))
+                let reason = answer.error.as_ref().map_or(status, ToString::to_string);
+                Err(RecordError::Refused { id: self.id.to_string(), reason })
             }
-            None => Err(self.call(CallError::Undecodable("an empty answer to a bulk".to_owned()))),
+            None => Err(failed(CallError::Undecodable("an empty answer to a bulk".to_owned()))),
         }
     }
+}
 
-    fn call(&self, error: CallError) -> RecordError {
-        RecordError::Call { id: self.id.to_string(), error }
+/// The contents and states of several documents, in the order of `ids`, in one request.
+pub async fn read_all(
+    elastic: &dyn Elastic,
+    ids: &[DocId],
+    timeout: Duration,
+) -> Result<Vec<Option<(Bytes, SeqNo)>>, RecordError> {
+    let Some(first) = ids.first() else { return Ok(Vec::new()) };
+    let failed = |error| RecordError::call(first, error);
+    let gets: Vec<Get> = ids.iter().map(|id| Get::realtime(Index::Meta, id.clone())).collect();
+    let answers = elastic.mget(&gets, timeout).await.map_err(failed)?;
+    if answers.len() != ids.len() {
+        let what = format!("{} answers to {} gets", answers.len(), ids.len());
+        return Err(failed(CallError::Undecodable(what)));
     }
-
-    fn refused(&self, reason: String) -> RecordError {
-        RecordError::Refused { id: self.id.to_string(), reason }
-    }
+    let read = |(id, answer): (&DocId, GetAnswer)| match answer {
+        GetAnswer::Missing => Ok(None),
+        GetAnswer::Found(found) => Ok(Some((found.source, found.stamp))),
+        GetAnswer::Failed(error) => {
+            Err(RecordError::Refused { id: id.to_string(), reason: error.to_string() })
+        }
+    };
+    ids.iter().zip(answers).map(read).collect()
 }
 
 /// `_id` of a document about a topic.
 pub fn key(text: String) -> DocId {
     #[expect(clippy::expect_used, reason = "topic names have 249 bytes at most, by Kafka's own rule")]
     DocId::from_key(Some(text.as_bytes())).expect("a topic name fits an id")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::io::elastic::scripted::Scripted;
+    use crate::io::elastic::{BulkAnswer, FoundDocument, ItemError};
+
+    const STAMP: SeqNo = SeqNo { seq_no: 4, primary_term: 1 };
+
+    fn refused() -> ItemError {
+        ItemError {
+            status: 503,
+            kind: "unavailable_shards_exception".to_owned(),
+            reason: "no shard".to_owned(),
+        }
+    }
+
+    fn found(source: &'static str) -> GetAnswer {
+        GetAnswer::Found(FoundDocument { version: 1, stamp: STAMP, source: source.into() })
+    }
+
+    #[tokio::test]
+    async fn each_answer_to_a_read_has_its_meaning() {
+        let read = async |answer: GetAnswer| {
+            let elastic = Scripted { get: Box::new(move |_| answer.clone()), ..Scripted::default() };
+            let id = key("a".to_owned());
+            StoredRecord::new(&elastic, &id, Duration::ZERO).read_as::<Value>().await
+        };
+        assert_eq!(read(GetAnswer::Missing).await.unwrap(), None);
+        assert_eq!(read(found("[1]")).await.unwrap(), Some((serde_json::json!([1]), STAMP)));
+        assert!(matches!(read(found("[1")).await, Err(RecordError::Unreadable { id, .. }) if id == "a"));
+        assert!(matches!(read(GetAnswer::Failed(refused())).await, Err(RecordError::Refused { .. })));
+    }
+
+    #[tokio::test]
+    async fn of_several_each_has_its_own_answer_and_one_that_fails_is_named() {
+        let by_id = |get: &Get| match get.id.as_str() {
+            "a" => found("1"),
+            "b" => GetAnswer::Missing,
+            _ => GetAnswer::Failed(refused()),
+        };
+        let elastic = Scripted { get: Box::new(by_id), ..Scripted::default() };
+        let read = async |ids: &[&str]| {
+            let ids: Vec<DocId> = ids.iter().map(|id| key((*id).to_owned())).collect();
+            read_all(&elastic, &ids, Duration::ZERO).await
+        };
+        let one = Some((Bytes::from("1"), STAMP));
+        assert_eq!(read(&["b", "a"]).await.unwrap(), [None, one]);
+        assert!(matches!(read(&["a", "c"]).await, Err(RecordError::Refused { id, .. }) if id == "c"));
+        assert_eq!(read(&[]).await.unwrap(), []);
+    }
+
+    #[tokio::test]
+    async fn of_two_writes_over_the_same_state_one_is_a_conflict() {
+        let write = async |status: u16| {
+            let answer =
+                BulkAnswer { status, stamp: None, error: (status >= 300).then(|| Box::new(refused())) };
+            let elastic = Scripted { bulk: Box::new(move |_| vec![answer.clone()]), ..Scripted::default() };
+            let id = key("a".to_owned());
+            StoredRecord::new(&elastic, &id, Duration::ZERO).write("1".into(), Some(STAMP)).await
+        };
+        assert!(write(200).await.is_ok());
+        assert!(matches!(write(409).await, Err(RecordError::Conflict { .. })));
+        assert!(matches!(write(503).await, Err(RecordError::Refused { .. })));
+    }
 }

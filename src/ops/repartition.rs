@@ -142,11 +142,9 @@ impl Repartition<'_> {
         let found = ask(self.config, &self.stop, RecordsReader::describe).await?;
         let id = TopicFacts::key(topic);
         let stored = StoredRecord::new(self.elastic, &id, self.config.elasticsearch.request_timeout);
-        let Some((source, _)) = stored.read().await? else {
+        let Some((remembered, _)) = stored.read_as::<TopicFacts>().await? else {
             return Err(RepartitionError::NothingRemembered);
         };
-        let remembered: TopicFacts =
-            serde_json::from_slice(&source).map_err(|error| RecordError::unreadable(&id, &error))?;
         let now = TopicFacts::found(self.config.positions.epoch, found);
         let all = judge(&remembered, &now, self.producers)?;
         Ok((remembered, all))

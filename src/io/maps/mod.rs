@@ -13,5 +13,5 @@ pub mod store;
 pub mod watch;
 
 pub use record::{BadStep, MapChangeStage, MapsRecord, MapsState, OffsetFloor};
-pub use store::{MapsStore, MapsStoreError, Stored};
+pub use store::{MapsStore, Stored};
 pub use watch::{MapsReader, Watcher};

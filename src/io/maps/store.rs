@@ -5,14 +5,14 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde::Deserialize;
-use thiserror::Error;
 
 use super::record::MapsRecord;
 use crate::base::ids::DocId;
 use crate::io::claims::{Claim, claim_key};
-use crate::io::elastic::{CallError, Elastic, Get, GetAnswer, Index, SeqNo};
-use crate::io::stored::{RecordError, StoredRecord, key};
+use crate::io::elastic::{Elastic, SeqNo};
+use crate::io::stored::{RecordError, StoredRecord, key, read_all};
 
 /// The stored record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,35 +21,6 @@ pub struct Stored {
     pub record: MapsRecord,
     /// Its state, for compare-and-set.
     pub stamp: SeqNo,
-}
-
-/// The record or a claim could not be read or written.
-#[derive(Debug, Error)]
-pub enum MapsStoreError {
-    /// No usable answer.
-    #[error("the meta index could not be read or written: {0}")]
-    Call(#[from] CallError),
-    /// The item was not answered, or was refused.
-    #[error("the meta index refused {id:?}: {reason}")]
-    Item {
-        /// `_id`.
-        id: String,
-        /// In its words.
-        reason: String,
-    },
-    /// It is there, but not what it should be.
-    #[error(
-        "{id:?} in the meta index cannot be read: {error}; a newer version of geofold may have written it"
-    )]
-    Unreadable {
-        /// `_id`.
-        id: String,
-        /// The parse error.
-        error: String,
-    },
-    /// The record changed since it was read.
-    #[error("the record of the maps was changed concurrently; check --status")]
-    Conflict,
 }
 
 /// The record of one topic, and the claims of its partitions.
@@ -66,30 +37,27 @@ impl<'a> MapsStore<'a> {
     }
 
     /// The record, if there is one.
-    pub async fn read(&self) -> Result<Option<Stored>, MapsStoreError> {
+    pub async fn read(&self) -> Result<Option<Stored>, RecordError> {
         let mut found = self.get(&[record_key(self.topic)]).await?;
         Ok(found.pop().flatten().map(|(record, stamp)| Stored { record, stamp }))
     }
 
     /// Writes the record if it is unchanged since it was read (`None`: if it does not exist).
-    pub async fn write(&self, record: &MapsRecord, over: Option<SeqNo>) -> Result<(), MapsStoreError> {
+    pub async fn write(&self, record: &MapsRecord, over: Option<SeqNo>) -> Result<(), RecordError> {
         // Serializing strings, numbers and maps into a Vec cannot fail.
         let source = serde_json::to_vec(record).unwrap_or_default().into();
         let id = record_key(self.topic);
-        Ok(StoredRecord::new(self.elastic, &id, self.timeout).write(source, over).await?)
+        StoredRecord::new(self.elastic, &id, self.timeout).write(source, over).await
     }
 
     /// The claims of partitions `0..partitions`, each with the generation by which its owner acts.
-    pub async fn claims(&self, partitions: i32) -> Result<Vec<Option<Claim>>, MapsStoreError> {
+    pub async fn claims(&self, partitions: i32) -> Result<Vec<Option<Claim>>, RecordError> {
         let found = self.stamped_claims(partitions).await?;
         Ok(found.into_iter().map(|found| found.map(|(claim, _)| claim)).collect())
     }
 
     /// The same with their states: each renewal makes another one.
-    pub async fn stamped_claims(
-        &self,
-        partitions: i32,
-    ) -> Result<Vec<Option<(Claim, SeqNo)>>, MapsStoreError> {
+    pub async fn stamped_claims(&self, partitions: i32) -> Result<Vec<Option<(Claim, SeqNo)>>, RecordError> {
         let keys: Vec<DocId> = (0..partitions).map(|partition| claim_key(self.topic, partition)).collect();
         self.get(&keys).await
     }
@@ -97,38 +65,13 @@ impl<'a> MapsStore<'a> {
     async fn get<T: for<'de> Deserialize<'de>>(
         &self,
         keys: &[DocId],
-    ) -> Result<Vec<Option<(T, SeqNo)>>, MapsStoreError> {
-        let gets: Vec<Get> = keys.iter().map(|id| Get::realtime(Index::Meta, id.clone())).collect();
-        let answers = self.elastic.mget(&gets, self.timeout).await?;
-        if answers.len() != keys.len() {
-            return Err(
-                CallError::Undecodable(format!("{} answers to {} gets", answers.len(), keys.len())).into()
-            );
-        }
-        let read = |(id, answer): (&DocId, GetAnswer)| match answer {
-            GetAnswer::Missing => Ok(None),
-            GetAnswer::Found(found) => match serde_json::from_slice(&found.source) {
-                Ok(value) => Ok(Some((value, found.stamp))),
-                Err(error) => {
-                    Err(MapsStoreError::Unreadable { id: id.to_string(), error: error.to_string() })
-                }
-            },
-            GetAnswer::Failed(error) => {
-                Err(MapsStoreError::Item { id: id.to_string(), reason: error.to_string() })
-            }
+    ) -> Result<Vec<Option<(T, SeqNo)>>, RecordError> {
+        let found = read_all(self.elastic, keys, self.timeout).await?;
+        let parsed = |id: &DocId, (source, stamp): (Bytes, SeqNo)| match serde_json::from_slice(&source) {
+            Ok(value) => Ok((value, stamp)),
+            Err(error) => Err(RecordError::unreadable(id, &error)),
         };
-        keys.iter().zip(answers).map(read).collect()
-    }
-}
-
-impl From<RecordError> for MapsStoreError {
-    fn from(error: RecordError) -> Self {
-        match error {
-            RecordError::Call { error, .. } => Self::Call(error),
-            RecordError::Refused { id, reason } => Self::Item { id, reason },
-            RecordError::Unreadable { id, error } => Self::Unreadable { id, error },
-            RecordError::Conflict { .. } => Self::Conflict,
-        }
+        keys.iter().zip(found).map(|(id, found)| found.map(|found| parsed(id, found)).transpose()).collect()
     }
 }
 
@@ -158,12 +101,12 @@ mod tests {
         let store = MapsStore::new(&*elastic, "topic", SOON);
         assert_eq!(store.read().await.unwrap(), None);
         store.write(&record(), None).await.unwrap();
-        assert!(matches!(store.write(&record(), None).await, Err(MapsStoreError::Conflict)));
+        assert!(matches!(store.write(&record(), None).await, Err(RecordError::Conflict { .. })));
         let first = store.read().await.unwrap().unwrap();
         assert_eq!(first.record, record());
         let next = record().replaced(six_faces(), Epoch::new(2).unwrap());
         store.write(&next, Some(first.stamp)).await.unwrap();
-        assert!(matches!(store.write(&next, Some(first.stamp)).await, Err(MapsStoreError::Conflict)));
+        assert!(matches!(store.write(&next, Some(first.stamp)).await, Err(RecordError::Conflict { .. })));
         assert_eq!(store.read().await.unwrap().unwrap().record, next);
         assert_eq!(MapsStore::new(&*elastic, "other", SOON).read().await.unwrap(), None);
     }

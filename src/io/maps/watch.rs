@@ -11,11 +11,12 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::record::MapsRecord;
-use super::store::{MapsStore, MapsStoreError, Stored};
+use super::store::{MapsStore, Stored};
 use crate::base::clock::{Clock, Instant};
 use crate::base::position::Epoch;
 use crate::geoshard::{GeoshardMap, LiveMaps};
 use crate::io::elastic::{CallError, Elastic};
+use crate::io::stored::RecordError;
 use crate::support::telemetry::maps::MapsMetrics;
 use crate::support::telemetry::metrics::level;
 
@@ -142,8 +143,10 @@ impl Watcher {
     pub async fn look(&self) -> bool {
         let asked = self.clock.now();
         let read = MapsStore::new(&*self.elastic, &self.topic, self.timeout).read().await;
-        let is_refused =
-            matches!(read, Err(MapsStoreError::Call(CallError::Status { status: 401 | 403, .. })));
+        let is_refused = matches!(
+            &read,
+            Err(RecordError::Call { error: CallError::Status { status: 401 | 403, .. }, .. })
+        );
         match self.judge(read) {
             Ok(record) => {
                 self.metrics.generation.set(level(record.generation));
@@ -166,7 +169,7 @@ impl Watcher {
     }
 
     /// The state after this read. A record never goes back, nor disappears.
-    fn judge(&self, read: Result<Option<Stored>, MapsStoreError>) -> Result<Arc<MapsRecord>, String> {
+    fn judge(&self, read: Result<Option<Stored>, RecordError>) -> Result<Arc<MapsRecord>, String> {
         let known = self.known.borrow().record.clone();
         match read {
             Err(error) => Err(error.to_string()),

@@ -110,11 +110,10 @@ impl Destinations {
 
     /// ⚠ Fails while added partitions wait for the next epoch.
     pub(crate) async fn no_partitions_wait(&self) -> Result<(), UnknownDestinations> {
-        let stored = StoredRecord::new(&*self.elastic, &self.facts, self.timeout).read().await;
-        let stored = stored.map_err(|error| UnknownDestinations::Unreadable(error.to_string()))?;
-        let facts: Option<TopicFacts> = stored.and_then(|(source, _)| serde_json::from_slice(&source).ok());
-        match facts {
-            Some(facts) if facts.epoch == self.epoch && facts.added.is_some() => {
+        let stored = StoredRecord::new(&*self.elastic, &self.facts, self.timeout);
+        let found = stored.read_as::<TopicFacts>().await;
+        match found.map_err(|error| UnknownDestinations::Unreadable(error.to_string()))? {
+            Some((facts, _)) if facts.epoch == self.epoch && facts.added.is_some() => {
                 Err(UnknownDestinations::AddedPartitions(self.epoch))
             }
             _ => Ok(()),
@@ -189,11 +188,24 @@ mod tests {
             format!(r#"{{"pos":{},"partition":3,"fetched":"{}"}}"#, 1_u64 << 44 | 1, "x".repeat(1000));
         let stamp = SeqNo { seq_no: 1, primary_term: 1 };
         let found = FoundDocument { version: 1, stamp, source: fetched.into() };
-        let get = Box::new(move |_: &Get| GetAnswer::Found(found.clone()));
+        let get = Box::new(move |get: &Get| match get.index {
+            Index::Placements => GetAnswer::Found(found.clone()),
+            _ => GetAnswer::Missing,
+        });
         let elastic = Scripted { get, largest_answer: Some(5000), ..Scripted::default() };
         let ids: Vec<DocId> =
             (0..20).map(|n| DocId::from_key(Some(n.to_string().as_bytes())).unwrap()).collect();
         let of = Destinations::new(&Config::default(), Arc::new(elastic)).of(&ids).await.unwrap();
         assert_eq!(of, [Destination::Partition(3); 20]);
+    }
+
+    #[tokio::test]
+    async fn without_readable_facts_about_the_topic_nothing_is_sent() {
+        let stamp = SeqNo { seq_no: 1, primary_term: 1 };
+        let found = FoundDocument { version: 1, stamp, source: "[]".into() };
+        let elastic =
+            Scripted { get: Box::new(move |_| GetAnswer::Found(found.clone())), ..Scripted::default() };
+        let of = Destinations::new(&Config::default(), Arc::new(elastic)).of(&[]).await;
+        assert!(matches!(of, Err(UnknownDestinations::Unreadable(_))), "{of:?}");
     }
 }

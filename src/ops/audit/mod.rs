@@ -53,6 +53,7 @@ use crate::geoshard::LiveMaps;
 use crate::io::elastic::scan::ScanError;
 use crate::io::elastic::{CallError, Elastic};
 use crate::io::indices::IndicesError;
+use crate::io::stored::RecordError;
 use look::CandidateFile;
 
 /// Maximum reads of a document that changes with each read.
@@ -207,6 +208,9 @@ pub enum AuditError {
         /// In the server's words.
         reason: String,
     },
+    /// What the meta index remembers of audits cannot be read or written.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// The indices cannot be listed.
     #[error(transparent)]
     Indices(#[from] IndicesError),

@@ -24,9 +24,9 @@ use crate::base::ids::DocId;
 use crate::base::position::Position;
 use crate::base::progress::Progress;
 use crate::core::decode::LocationPath;
-use crate::io::elastic::{BulkOp, Elastic, Get, GetAnswer, Index, WriteCondition};
+use crate::io::elastic::{BulkOp, Elastic, Index, WriteCondition};
 use crate::io::maps::MapsReader;
-use crate::io::stored::key;
+use crate::io::stored::{StoredRecord, key};
 use crate::support::config::Config;
 use crate::support::telemetry::Metrics;
 use crate::support::telemetry::audit::AuditTotals;
@@ -221,17 +221,9 @@ impl PeriodicAudit {
     }
 
     async fn last(&self) -> Result<Option<LastAudit>, AuditError> {
-        let doing = "read when the last audit ended";
-        let get = Get::realtime(Index::Meta, LastAudit::key(&self.config.kafka.topic));
-        let answers = self.elastic.mget(&[get], TIMEOUT).await;
-        let answers = answers.map_err(|error| AuditError::Call { doing, error })?;
-        match answers.into_iter().next() {
-            Some(GetAnswer::Found(found)) => serde_json::from_slice(&found.source)
-                .map(Some)
-                .map_err(|error| AuditError::Item { doing, reason: error.to_string() }),
-            Some(GetAnswer::Failed(error)) => Err(AuditError::Item { doing, reason: error.to_string() }),
-            Some(GetAnswer::Missing) | None => Ok(None),
-        }
+        let id = LastAudit::key(&self.config.kafka.topic);
+        let found = StoredRecord::new(&*self.elastic, &id, TIMEOUT).read_as().await?;
+        Ok(found.map(|(last, _)| last))
     }
 
     async fn remember(&self, last: LastAudit) -> Result<(), AuditError> {

@@ -14,11 +14,11 @@ use serde_json::Value;
 
 use super::gather::Suspect;
 use super::{Audit, AuditError};
-use crate::base::ids::DocId;
 use crate::base::position::Epoch;
 use crate::core::defect::{Observation, ObservedPlacement};
-use crate::io::elastic::{AdminCall, BulkOp, Elastic, Get, GetAnswer, Index, Method, SeqNo, WriteCondition};
+use crate::io::elastic::{AdminCall, BulkOp, Elastic, Index, Method, SeqNo};
 use crate::io::maps::OffsetFloor;
+use crate::io::stored::{self, RecordError, StoredRecord};
 
 /// Marks per `deleted_retention`, so that placements are kept at most an eighth longer than necessary.
 const MARKS: u32 = 8;
@@ -110,15 +110,14 @@ pub async fn prepare(
     timeout: Duration,
 ) -> Result<TombstoneSweep, AuditError> {
     let (topic, epoch) = topic;
-    let key = DocId::from_key(Some(format!("sweep/{topic}").as_bytes())).map_err(|error| {
-        AuditError::Item { doing: "name the marks of the sweep", reason: error.to_string() }
-    })?;
+    let id = stored::key(format!("sweep/{topic}"));
+    let record = StoredRecord::new(elastic, &id, timeout);
     let now = unix_now();
     // ⚠ In this order: a write in between is above the count and below the offsets.
     let (index, writes) = count_of_writes(elastic, prefix, timeout).await?;
     let ends = log.ends().await?;
-    let (marks, stamp) = read(elastic, &key, timeout).await?;
-    let before = marks;
+    let (before, stamp) = record.read_as::<Marks>().await?.unzip();
+    let before = before.unwrap_or_default();
     let mut marks = before.clone().of(&index, epoch, now);
     let mut waits_for = Vec::new();
     for mark in marks.marks.iter_mut().filter(|mark| mark.committed.is_none()) {
@@ -137,37 +136,13 @@ pub async fn prepare(
     };
     let marks = marks.with(Mark { at: now, writes, ends, committed: None }, keep);
     if marks != before {
-        let guard = stamp.map_or(WriteCondition::Absent, WriteCondition::Unchanged);
-        let source = serde_json::to_vec(&marks).unwrap_or_default().into();
-        let op = BulkOp::Index { index: Index::Meta, id: key, guard, source };
-        let doing = "keep a mark of the sweep in the meta index";
-        let answers =
-            elastic.bulk(&[op], timeout).await.map_err(|error| AuditError::Call { doing, error })?;
-        // 409: a concurrent audit wrote one.
-        if let Some(error) = answers.into_iter().find(|answer| answer.status != 409).and_then(|a| a.error) {
-            return Err(AuditError::Item { doing, reason: error.to_string() });
+        match record.write(serde_json::to_vec(&marks).unwrap_or_default().into(), stamp).await {
+            // A concurrent audit wrote one.
+            Ok(()) | Err(RecordError::Conflict { .. }) => {}
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(sweep)
-}
-
-async fn read(
-    elastic: &dyn Elastic,
-    key: &DocId,
-    timeout: Duration,
-) -> Result<(Marks, Option<SeqNo>), AuditError> {
-    let doing = "read the marks of the sweep";
-    let get = Get::realtime(Index::Meta, key.clone());
-    let answers = elastic.mget(&[get], timeout).await.map_err(|error| AuditError::Call { doing, error })?;
-    match answers.into_iter().next() {
-        Some(GetAnswer::Found(found)) => {
-            let marks = serde_json::from_slice(&found.source)
-                .map_err(|error| AuditError::Item { doing, reason: error.to_string() })?;
-            Ok((marks, Some(found.stamp)))
-        }
-        Some(GetAnswer::Failed(error)) => Err(AuditError::Item { doing, reason: error.to_string() }),
-        Some(GetAnswer::Missing) | None => Ok((Marks::default(), None)),
-    }
 }
 
 /// The placements index's UUID and the number of writes that each of its shards has durably counted: writes lost when a primary

@@ -31,7 +31,7 @@ use crate::geoshard::balance::decide::{BalanceDecision, BalanceLimits, BalanceSt
 use crate::io::elastic::Elastic;
 use crate::io::indices::TemplateError;
 use crate::io::load::unix_seconds;
-use crate::io::maps::{MapsRecord, MapsState, MapsStore, MapsStoreError};
+use crate::io::maps::{MapsRecord, MapsState, MapsStore};
 use crate::io::stored::RecordError;
 use crate::ops::check::CheckTarget;
 use crate::ops::migrate::{Listener, MigrateError, Migration};
@@ -89,12 +89,9 @@ pub struct Autopilot {
 /// Why it ends.
 #[derive(Debug, Error)]
 pub enum AutopilotError {
-    /// Its record.
+    /// Its record, or the maps'.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// The maps' record.
-    #[error(transparent)]
-    Maps(#[from] MapsStoreError),
     /// The load.
     #[error(transparent)]
     Measure(#[from] MeasureError),
@@ -122,14 +119,13 @@ impl AutopilotError {
     fn may_pass(&self) -> bool {
         match self {
             Self::Record(error) => error.may_pass(),
-            Self::Maps(error) => !matches!(error, MapsStoreError::Unreadable { .. }),
             // Another change, a stuck one, no answer: the next turn looks again.
             Self::Migrate(error) => !matches!(
                 error,
                 MigrateError::OtherMap { .. }
                     | MigrateError::OtherEpoch { .. }
                     | MigrateError::NoStoredState
-                    | MigrateError::Store(MapsStoreError::Unreadable { .. })
+                    | MigrateError::Store(RecordError::Unreadable { .. })
             ),
             Self::Measure(_) => true,
             _ => false,

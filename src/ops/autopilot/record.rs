@@ -195,13 +195,8 @@ impl<'a> AutopilotStore<'a> {
     /// The document, or an empty one.
     pub async fn read(&self) -> Result<(AutopilotRecord, Option<SeqNo>), RecordError> {
         let stored = StoredRecord::new(self.elastic, &self.id, self.timeout);
-        let Some((source, stamp)) = stored.read().await? else {
-            return Ok((AutopilotRecord::default(), None));
-        };
-        match serde_json::from_slice(&source) {
-            Ok(record) => Ok((record, Some(stamp))),
-            Err(error) => Err(RecordError::unreadable(&self.id, &error)),
-        }
+        let (record, stamp) = stored.read_as().await?.unzip();
+        Ok((record.unwrap_or_default(), stamp))
     }
 
     /// Changes the document; tries again if another process has changed it meanwhile. `change` gives `None` to leave it as it is.

@@ -2,8 +2,9 @@
 
 use super::{CheckFinding, CheckTarget};
 use crate::io::elastic::{CallError, Elastic};
-use crate::io::maps::{MapsRecord, MapsState, MapsStore, MapsStoreError, Stored};
+use crate::io::maps::{MapsRecord, MapsState, MapsStore, Stored};
 use crate::io::meta::EpochNeeded;
+use crate::io::stored::RecordError;
 
 const MAP: &str = "map";
 
@@ -64,17 +65,15 @@ fn takes_over(record: &MapsRecord, target: &CheckTarget) -> bool {
     target.epoch > record.epoch && !record.has_two()
 }
 
-fn finding(error: &MapsStoreError) -> CheckFinding {
+fn finding(error: &RecordError) -> CheckFinding {
     match error {
         // Another worker was faster: check again.
-        MapsStoreError::Conflict | MapsStoreError::Item { .. } => CheckFinding::unreachable(MAP, error),
-        MapsStoreError::Call(CallError::Connection(_) | CallError::Timeout(_)) => {
-            CheckFinding::unreachable(MAP, error)
-        }
-        MapsStoreError::Call(CallError::Status { status: 429 | 500 | 502 | 503 | 504, .. }) => {
-            CheckFinding::unreachable(MAP, error)
-        }
-        MapsStoreError::Call(_) | MapsStoreError::Unreadable { .. } => CheckFinding::error(MAP, error),
+        RecordError::Conflict { .. } | RecordError::Refused { .. } => CheckFinding::unreachable(MAP, error),
+        RecordError::Call { error: CallError::Connection(_) | CallError::Timeout(_), .. }
+        | RecordError::Call {
+            error: CallError::Status { status: 429 | 500 | 502 | 503 | 504, .. }, ..
+        } => CheckFinding::unreachable(MAP, error),
+        RecordError::Call { .. } | RecordError::Unreadable { .. } => CheckFinding::error(MAP, error),
     }
 }
 

@@ -17,6 +17,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
 pub use self::members::{GroupMember, GroupSeen};
@@ -25,10 +26,12 @@ pub use self::workers::{UNVIEWED, WorkerSeen};
 use super::audit::periodic::LastAudit;
 use super::dead_letters::{LetterFilter, LetterSeen};
 use super::records::{RecordsError, RecordsReader};
+use crate::base::ids::DocId;
 use crate::io::claims::Claim;
-use crate::io::elastic::{AdminCall, Elastic, Get, GetAnswer, Index, Method};
+use crate::io::elastic::{AdminCall, Elastic, Method, SeqNo};
 use crate::io::maps::{MapsStore, Stored};
 use crate::io::meta::{TopicFacts, Watermark};
+use crate::io::stored::read_all;
 use crate::support::blocking::blocking;
 use crate::support::config::Config;
 
@@ -131,18 +134,16 @@ pub async fn rewound_partitions(
     let partitions = partitions.await.map_err(|error| error.to_string())?;
     // ⚠ Before the committed offsets: what is remembered was committed.
     let topic = &config.kafka.topic;
-    let keys = (0..partitions).map(|partition| Watermark::key(topic, partition));
-    let gets: Vec<Get> = keys.map(|id| Get::realtime(Index::Meta, id)).collect();
-    let answers = elastic.mget(&gets, config.elasticsearch.request_timeout).await;
-    let answers = answers.map_err(|error| error.to_string())?;
+    let keys: Vec<DocId> = (0..partitions).map(|partition| Watermark::key(topic, partition)).collect();
+    let found = read_all(elastic, &keys, config.elasticsearch.request_timeout).await;
+    let found = found.map_err(|error| error.to_string())?;
     let asked = config.clone();
     let committed = blocking(move || {
         RecordsReader::new(&asked, &asked.kafka.topic, CancellationToken::new())?.committed(0..partitions)
     });
     let committed = committed.await.map_err(|error| error.to_string())?;
-    let rewound = (0..partitions).zip(answers).filter_map(|(partition, answer)| {
-        let GetAnswer::Found(found) = answer else { return None };
-        let remembered: Watermark = serde_json::from_slice(&found.source).ok()?;
+    let rewound = (0..partitions).zip(found).filter_map(|(partition, found)| {
+        let remembered: Watermark = parsed(found)?;
         let committed = *committed.get(&partition)?;
         let is_rewound = remembered.epoch == config.positions.epoch && remembered.offset > committed;
         is_rewound.then_some((partition, (committed, remembered.offset)))
@@ -225,18 +226,15 @@ impl Question {
         let store = MapsStore::new(&*self.elastic, topic, timeout);
         let maps = store.read().await.map_err(|error| error.to_string())?;
         let claims = store.claims(partitions).await.map_err(|error| error.to_string())?;
-        let keys = (0..partitions).map(|partition| Watermark::key(topic, partition));
-        let gets: Vec<Get> = [TopicFacts::key(topic), LastAudit::key(topic)]
-            .into_iter()
-            .chain(keys)
-            .map(|id| Get::realtime(Index::Meta, id))
-            .collect();
-        let answers = self.elastic.mget(&gets, timeout).await.map_err(|error| error.to_string())?;
-        let mut answers = answers.into_iter();
-        let facts = stored(answers.next());
-        let audit = stored(answers.next());
-        let remembered = (0..partitions).zip(answers).filter_map(|(partition, answer)| {
-            let watermark: Watermark = stored(Some(answer))?;
+        let watermarks = (0..partitions).map(|partition| Watermark::key(topic, partition));
+        let keys: Vec<DocId> =
+            [TopicFacts::key(topic), LastAudit::key(topic)].into_iter().chain(watermarks).collect();
+        let found = read_all(&*self.elastic, &keys, timeout).await.map_err(|error| error.to_string())?;
+        let mut found = found.into_iter();
+        let facts = parsed(found.next().flatten());
+        let audit = parsed(found.next().flatten());
+        let remembered = (0..partitions).zip(found).filter_map(|(partition, found)| {
+            let watermark: Watermark = parsed(found)?;
             (watermark.epoch == self.config.positions.epoch).then_some((partition, watermark.offset))
         });
         Ok(Meta { facts, maps, claims, remembered: remembered.collect(), audit })
@@ -260,11 +258,8 @@ impl Question {
 }
 
 /// A record of the meta index, if it is there and readable.
-fn stored<T: serde::de::DeserializeOwned>(answer: Option<GetAnswer>) -> Option<T> {
-    match answer {
-        Some(GetAnswer::Found(found)) => serde_json::from_slice(&found.source).ok(),
-        _ => None,
-    }
+fn parsed<T: serde::de::DeserializeOwned>(found: Option<(Bytes, SeqNo)>) -> Option<T> {
+    serde_json::from_slice(&found?.0).ok()
 }
 
 fn sample(reader: &RecordsReader, partitions: i32) -> Result<OffsetSample, RecordsError> {

@@ -193,7 +193,7 @@ impl GroupReport {
                 Ok(()) => remembered.growth_to(facts),
             }
         }));
-        findings.extend(meta.err().map(|error| format!("the meta index cannot be read: {error}")));
+        findings.extend(meta.err().map(str::to_owned));
         match &health {
             Ok(health) if health == "red" => {
                 findings

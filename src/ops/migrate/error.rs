@@ -5,8 +5,9 @@ use thiserror::Error;
 use crate::io::elastic::CallError;
 use crate::io::elastic::scan::ScanError;
 use crate::io::indices::IndicesError;
-use crate::io::maps::{BadStep, MapsStoreError};
+use crate::io::maps::BadStep;
 use crate::io::send::topic::TopicError;
+use crate::io::stored::RecordError;
 
 /// A change of the map cannot start or continue. Running the same command again resumes it.
 #[derive(Debug, Error)]
@@ -16,7 +17,7 @@ pub enum MigrateError {
     Step(#[from] BadStep),
     /// The record cannot be read or written.
     #[error(transparent)]
-    Store(#[from] MapsStoreError),
+    Store(#[from] RecordError),
     /// Kafka.
     #[error(transparent)]
     Topic(#[from] TopicError),
@@ -98,7 +99,7 @@ impl MigrateError {
     /// Whether retrying may help.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Store(error) => matches!(error, MapsStoreError::Call(_) | MapsStoreError::Item { .. }),
+            Self::Store(error) => matches!(error, RecordError::Call { .. } | RecordError::Refused { .. }),
             Self::Scan(ScanError::Refused { status, .. }) | Self::Refused { status, .. } => {
                 matches!(status, 404 | 429 | 500..=599)
             }

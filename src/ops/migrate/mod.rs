@@ -33,13 +33,12 @@ use crate::base::sabotage::{self, Sabotage};
 use crate::core::decode::LocationPath;
 use crate::geoshard::GeoshardMap;
 use crate::io::claims::Claim;
-use crate::io::elastic::{Elastic, Get, GetAnswer, Index};
+use crate::io::elastic::{Elastic, Index};
 use crate::io::indices::{self, WantedIndex};
-use crate::io::maps::{
-    MapChangeStage, MapsRecord, MapsState, MapsStore, MapsStoreError, OffsetFloor, Stored,
-};
+use crate::io::maps::{MapChangeStage, MapsRecord, MapsState, MapsStore, OffsetFloor, Stored};
 use crate::io::meta::TopicFacts;
 use crate::io::send::topic::SendTopic;
+use crate::io::stored::{RecordError, StoredRecord};
 use crate::ops::group::stopped_partitions;
 use crate::support::config::Config;
 
@@ -246,7 +245,7 @@ impl Migration {
         let claims = loop {
             let claims = match self.store().claims(self.topic.partitions()).await {
                 Ok(claims) => claims,
-                Err(error @ MapsStoreError::Call(_)) => {
+                Err(error @ RecordError::Call { .. }) => {
                     waiting.report(self, || error.to_string());
                     self.pause(seen).await?;
                     continue;
@@ -335,7 +334,7 @@ impl Migration {
             Ok(now) if now.as_ref() == Some(&seen.stored) => Ok(()),
             Ok(_) => Err(MigrateError::OtherDirection),
             // It will answer again; the decision after the wait is made by compare-and-set.
-            Err(MapsStoreError::Call(_)) => Ok(()),
+            Err(RecordError::Call { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
@@ -347,19 +346,9 @@ impl Migration {
 
     /// The record; without one, that of the configured map if the workers use it.
     async fn record_or_configured(&self, stored: Option<&Stored>) -> Result<MapsRecord, MigrateError> {
-        let doing = "read the stored state of the topic";
-        let get = Get::realtime(Index::Meta, TopicFacts::key(&self.config.kafka.topic));
-        let answers = self.elastic.mget(&[get], self.timeout()).await;
-        let answers = answers.map_err(|error| MigrateError::Call { doing, error })?;
-        let refused = |reason| MigrateError::Refused { doing: doing.to_owned(), status: 200, reason };
-        let facts: TopicFacts = match answers.into_iter().next() {
-            Some(GetAnswer::Found(found)) => {
-                serde_json::from_slice(&found.source).map_err(|error| refused(error.to_string()))?
-            }
-            Some(GetAnswer::Missing) => return Err(MigrateError::NoStoredState),
-            Some(GetAnswer::Failed(error)) => return Err(refused(error.to_string())),
-            None => return Err(refused("an empty answer".to_owned())),
-        };
+        let id = TopicFacts::key(&self.config.kafka.topic);
+        let facts = StoredRecord::new(&*self.elastic, &id, self.timeout()).read_as::<TopicFacts>().await?;
+        let (facts, _) = facts.ok_or(MigrateError::NoStoredState)?;
         let epoch = self.config.positions.epoch;
         if facts.epoch != epoch {
             let (configured, remembered) = (epoch.get(), facts.epoch.get());

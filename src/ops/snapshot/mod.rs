@@ -35,7 +35,6 @@ use crate::base::position::Epoch;
 use crate::base::progress::Tell;
 use crate::io::elastic::Elastic;
 use crate::io::indices::IndicesError;
-use crate::io::maps::MapsStoreError;
 use crate::io::stored::{RecordError, key};
 use crate::support::config::Config;
 
@@ -118,12 +117,9 @@ pub enum SnapshotError {
     /// A request about indices or snapshots failed.
     #[error(transparent)]
     Indices(#[from] IndicesError),
-    /// The mark cannot be stored.
+    /// The mark cannot be stored, or maps or claims not be read.
     #[error(transparent)]
     Record(#[from] RecordError),
-    /// Maps or claims cannot be read.
-    #[error(transparent)]
-    Maps(#[from] MapsStoreError),
     /// There is one of this name.
     #[error("{0} exists: choose another name, or delete it")]
     Exists(SnapshotPlace),
