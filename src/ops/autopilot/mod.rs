@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use serde::Serialize;
 use thiserror::Error;
-use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
 use self::measure::{MeasureError, MeasureOptions, Measured};
@@ -203,9 +202,9 @@ impl Autopilot {
         stop: &CancellationToken,
         report: &impl Fn(&AutopilotReport),
     ) -> Result<(), AutopilotError> {
-        let measured = Mutex::new(None);
+        let mut measured = None;
         loop {
-            match self.turn(&measured).await {
+            match self.turn(&mut measured).await {
                 Ok(done) => report(&done),
                 Err(error) if error.may_pass() && !self.options.once => {
                     self.metrics.decided(Decided::Failed, unix_seconds());
@@ -224,52 +223,20 @@ impl Autopilot {
         }
     }
 
-    /// One look, one decision, and what follows from it.
-    async fn turn(&self, kept: &Mutex<Option<Measured>>) -> Result<AutopilotReport, AutopilotError> {
-        let store = self.store();
-        let (mut record, _) = store.read().await?;
-        let mut maps = self.maps().await?;
-        let mut under_way = record.under_way(&maps);
-        if self.options.apply && matches!(under_way, UnderWay::Own | UnderWay::OwnReturns) {
-            self.go_on(under_way, &maps).await?;
-            maps = self.maps().await?;
-            under_way = record.under_way(&maps);
-        }
-        record.settle(under_way, unix_seconds());
-        if self.options.apply && under_way != UnderWay::Nothing {
-            let id = self.id();
-            let settled = store.update(|stored| {
-                let under_way = stored.under_way(&maps);
-                stored.settle(under_way, unix_seconds());
-                stored.is_held_by(&id).then(|| stored.clone())
-            });
-            record = settled.await?.ok_or(AutopilotError::LeaseLost)?;
-        }
+    /// One look, one decision, and what follows from it. `measured`: what the turn before measured, and then what this one did.
+    async fn turn(&self, measured: &mut Option<Measured>) -> Result<AutopilotReport, AutopilotError> {
+        let (record, maps, under_way) = self.look().await?;
         let map = maps.deciding().clone();
         let now = unix_seconds();
-        let decision = {
-            let mut kept = kept.lock().await;
-            let is_usable = |measured: &Measured| measured.is_of(&map) && !measured.is_old(self.clock.now());
-            let documents = kept.take().filter(is_usable);
-            let around = (&*self.elastic, &self.config, self.timeout());
-            let measured = self.options.measure.measure(around, &map, documents, &*self.clock, now).await?;
-            let decision = decide(&record.history, measured.view(&map), &self.options.limits, now);
-            *kept = Some(measured);
-            decision
-        };
+        let is_usable = |measured: &Measured| measured.is_of(&map) && !measured.is_old(self.clock.now());
+        let documents = measured.take().filter(is_usable);
+        let around = (&*self.elastic, &self.config, self.timeout());
+        let measured =
+            measured.insert(self.options.measure.measure(around, &map, documents, &*self.clock, now).await?);
+        let decision = decide(&record.history, measured.view(&map), &self.options.limits, now);
         self.metrics.measured(&decision);
-        let blocked = match (&record.stopped, under_way) {
-            (Some(Stopped { by, .. }), _) => {
-                Some(format!("stopped by {by}; `geofold shards autopilot --resume` goes on"))
-            }
-            (None, UnderWay::Foreign) => {
-                Some("another change of the map is under way: it is waited for".to_owned())
-            }
-            (None, UnderWay::Own | UnderWay::OwnReturns) => {
-                Some("a change of the autopilot was interrupted: with --apply it is gone on with".to_owned())
-            }
-            _ => None,
-        };
+
+        let blocked = record.why_blocked(under_way);
         let mut report = AutopilotReport {
             at: now,
             decision: blocked.clone().unwrap_or_else(|| decision.reason()),
@@ -303,6 +270,30 @@ impl Autopilot {
                 self.carry_out(&decision, blocked.is_some(), &maps, now, &report.decision).await?;
         }
         Ok(report)
+    }
+
+    /// What it remembers, the maps, and which change is under way: its own is gone on with first, if it applies changes.
+    async fn look(&self) -> Result<(AutopilotRecord, MapsRecord, UnderWay), AutopilotError> {
+        let store = self.store();
+        let (mut record, _) = store.read().await?;
+        let mut maps = self.maps().await?;
+        let mut under_way = record.under_way(&maps);
+        if self.options.apply && matches!(under_way, UnderWay::Own | UnderWay::OwnReturns) {
+            self.go_on(under_way, &maps).await?;
+            maps = self.maps().await?;
+            under_way = record.under_way(&maps);
+        }
+        record.settle(under_way, unix_seconds());
+        if self.options.apply && under_way != UnderWay::Nothing {
+            let id = self.id();
+            let settled = store.update(|stored| {
+                let under_way = stored.under_way(&maps);
+                stored.settle(under_way, unix_seconds());
+                stored.is_held_by(&id).then(|| stored.clone())
+            });
+            record = settled.await?.ok_or(AutopilotError::LeaseLost)?;
+        }
+        Ok((record, maps, under_way))
     }
 
     /// Notes the decision; makes the change, if it is one. Whether one was made.

@@ -128,6 +128,23 @@ impl AutopilotRecord {
         }
     }
 
+    /// Why no change may begin now, if so.
+    pub fn why_blocked(&self, under_way: UnderWay) -> Option<String> {
+        let why = match (&self.stopped, under_way) {
+            (Some(Stopped { by, .. }), _) => {
+                return Some(format!("stopped by {by}; `geofold shards autopilot --resume` goes on"));
+            }
+            (None, UnderWay::Foreign) => "another change of the map is under way: it is waited for",
+            (None, UnderWay::Own | UnderWay::OwnReturns) => {
+                "a change of the autopilot was interrupted: with --apply it is gone on with"
+            }
+            (None, UnderWay::Nothing | UnderWay::NeverBegun | UnderWay::Ended | UnderWay::CalledOff) => {
+                return None;
+            }
+        };
+        Some(why.to_owned())
+    }
+
     /// Forgets a plan that is not under way any more. `now`: seconds since 1970.
     pub fn settle(&mut self, under_way: UnderWay, now: u64) {
         let planned = match under_way {
@@ -295,5 +312,27 @@ mod tests {
         assert!(!silent(2, 131), "it was renewed");
         assert!(!silent(2, 161));
         assert!(silent(2, 162));
+    }
+
+    #[test]
+    fn a_change_begins_only_where_nothing_is_under_way_and_nobody_stopped_it() {
+        use UnderWay::{CalledOff, Ended, Foreign, NeverBegun, Nothing, Own, OwnReturns};
+        let running = AutopilotRecord::default();
+        for (under_way, why) in [
+            (Nothing, None),
+            (NeverBegun, None),
+            (Ended, None),
+            (CalledOff, None),
+            (Foreign, Some("another change")),
+            (Own, Some("was interrupted")),
+            (OwnReturns, Some("was interrupted")),
+        ] {
+            let said = running.why_blocked(under_way);
+            assert_eq!(said.is_some(), why.is_some(), "{under_way:?}");
+            assert!(said.unwrap_or_default().contains(why.unwrap_or_default()), "{under_way:?}");
+            let stopped =
+                AutopilotRecord { stopped: Some(Stopped { by: "x".to_owned(), at: NOW }), ..running.clone() };
+            assert!(stopped.why_blocked(under_way).is_some_and(|said| said.contains("stopped by x")));
+        }
     }
 }
