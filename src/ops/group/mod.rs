@@ -6,7 +6,7 @@
 //! | `mod.rs` | what is asked |
 //! | `members.rs` | the broker's description of the group |
 //! | `workers.rs` | what workers say over HTTP |
-//! | `report.rs` | the report as text and JSON; what needs a person; pure |
+//! | `report/` | the report as text and JSON; what needs a person; pure |
 
 mod members;
 mod report;
