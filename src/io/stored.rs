@@ -48,7 +48,9 @@ pub enum RecordError {
         error: String,
     },
     /// Another process has changed it since it was read.
-    #[error("{id:?} in the meta index was changed by another process meanwhile; run the command again")]
+    #[error(
+        "{id:?} in the meta index was changed by another process meanwhile: nothing was written; try again"
+    )]
     Conflict {
         /// `_id`.
         id: String,
@@ -85,11 +87,8 @@ impl<'a> StoredRecord<'a> {
 
     /// The same, parsed from JSON.
     pub async fn read_as<T: DeserializeOwned>(&self) -> Result<Option<(T, SeqNo)>, RecordError> {
-        let Some((source, stamp)) = self.read().await? else { return Ok(None) };
-        match serde_json::from_slice(&source) {
-            Ok(value) => Ok(Some((value, stamp))),
-            Err(error) => Err(RecordError::unreadable(self.id, &error)),
-        }
+        let mut found = read_all_as(self.elastic, std::slice::from_ref(self.id), self.timeout).await?;
+        Ok(found.pop().flatten())
     }
 
     /// Writes it if it is unchanged since it was read (`None`: if it does not exist).
@@ -133,6 +132,20 @@ pub async fn read_all(
         }
     };
     ids.iter().zip(answers).map(read).collect()
+}
+
+/// [`read_all`], parsed from JSON.
+pub async fn read_all_as<T: DeserializeOwned>(
+    elastic: &dyn Elastic,
+    ids: &[DocId],
+    timeout: Duration,
+) -> Result<Vec<Option<(T, SeqNo)>>, RecordError> {
+    let found = read_all(elastic, ids, timeout).await?;
+    let parsed = |id: &DocId, (source, stamp): (Bytes, SeqNo)| match serde_json::from_slice(&source) {
+        Ok(value) => Ok((value, stamp)),
+        Err(error) => Err(RecordError::unreadable(id, &error)),
+    };
+    ids.iter().zip(found).map(|(id, found)| found.map(|found| parsed(id, found)).transpose()).collect()
 }
 
 /// `_id` of a document about a topic.

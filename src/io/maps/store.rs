@@ -5,14 +5,11 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use serde::Deserialize;
-
 use super::record::MapsRecord;
 use crate::base::ids::DocId;
 use crate::io::claims::{Claim, claim_key};
 use crate::io::elastic::{Elastic, SeqNo};
-use crate::io::stored::{RecordError, StoredRecord, key, read_all};
+use crate::io::stored::{RecordError, StoredRecord, key, read_all_as};
 
 /// The stored record.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,8 +35,9 @@ impl<'a> MapsStore<'a> {
 
     /// The record, if there is one.
     pub async fn read(&self) -> Result<Option<Stored>, RecordError> {
-        let mut found = self.get(&[record_key(self.topic)]).await?;
-        Ok(found.pop().flatten().map(|(record, stamp)| Stored { record, stamp }))
+        let id = record_key(self.topic);
+        let found = StoredRecord::new(self.elastic, &id, self.timeout).read_as().await?;
+        Ok(found.map(|(record, stamp)| Stored { record, stamp }))
     }
 
     /// Writes the record if it is unchanged since it was read (`None`: if it does not exist).
@@ -59,19 +57,7 @@ impl<'a> MapsStore<'a> {
     /// The same with their states: each renewal makes another one.
     pub async fn stamped_claims(&self, partitions: i32) -> Result<Vec<Option<(Claim, SeqNo)>>, RecordError> {
         let keys: Vec<DocId> = (0..partitions).map(|partition| claim_key(self.topic, partition)).collect();
-        self.get(&keys).await
-    }
-
-    async fn get<T: for<'de> Deserialize<'de>>(
-        &self,
-        keys: &[DocId],
-    ) -> Result<Vec<Option<(T, SeqNo)>>, RecordError> {
-        let found = read_all(self.elastic, keys, self.timeout).await?;
-        let parsed = |id: &DocId, (source, stamp): (Bytes, SeqNo)| match serde_json::from_slice(&source) {
-            Ok(value) => Ok((value, stamp)),
-            Err(error) => Err(RecordError::unreadable(id, &error)),
-        };
-        keys.iter().zip(found).map(|(id, found)| found.map(|found| parsed(id, found)).transpose()).collect()
+        read_all_as(self.elastic, &keys, self.timeout).await
     }
 }
 
