@@ -65,6 +65,9 @@ pub enum UnknownDestinations {
     /// The placements could not be read.
     #[error("the partitions of documents cannot be read from the placements: {0}; look at [elasticsearch]")]
     Unreadable(String),
+    /// What is remembered of the topic could not be read.
+    #[error("{0}; until it can be read, geofold writes no records of its own: added partitions might wait")]
+    Facts(String),
     /// `geofold repartition` was run, and the epoch is not raised yet.
     #[error(
         "partitions were added to the topic: finish geofold repartition and raise positions.epoch above {0} before geofold writes \
@@ -112,7 +115,7 @@ impl Destinations {
     pub(crate) async fn no_partitions_wait(&self) -> Result<(), UnknownDestinations> {
         let stored = StoredRecord::new(&*self.elastic, &self.facts, self.timeout);
         let found = stored.read_as::<TopicFacts>().await;
-        match found.map_err(|error| UnknownDestinations::Unreadable(error.to_string()))? {
+        match found.map_err(|error| UnknownDestinations::Facts(error.to_string()))? {
             Some((facts, _)) if facts.epoch == self.epoch && facts.added.is_some() => {
                 Err(UnknownDestinations::AddedPartitions(self.epoch))
             }
@@ -206,6 +209,6 @@ mod tests {
         let elastic =
             Scripted { get: Box::new(move |_| GetAnswer::Found(found.clone())), ..Scripted::default() };
         let of = Destinations::new(&Config::default(), Arc::new(elastic)).of(&[]).await;
-        assert!(matches!(of, Err(UnknownDestinations::Unreadable(_))), "{of:?}");
+        assert!(matches!(of, Err(UnknownDestinations::Facts(_))), "{of:?}");
     }
 }
