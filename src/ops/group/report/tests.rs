@@ -24,6 +24,8 @@ struct Case {
     before: Offsets,
     now: Offsets,
     meta: Meta,
+    /// Why it could not be read.
+    meta_error: Option<&'static str>,
     workers: Vec<WorkerSeen>,
     letters: Option<Result<LettersReport, String>>,
     health: Result<String, String>,
@@ -36,6 +38,7 @@ impl Default for Case {
             before: offsets(0, 5, 10),
             now: offsets(0, 10, 10),
             meta: Meta { remembered: [(0, 9)].into(), facts: Some(facts(1)), ..Meta::default() },
+            meta_error: None,
             workers: Vec::new(),
             letters: None,
             health: Ok("green".to_owned()),
@@ -52,7 +55,7 @@ impl Case {
             before: &[(0, self.before)].into(),
             now: &[(0, self.now)].into(),
             between: Duration::from_secs(5),
-            meta: Ok(&self.meta),
+            meta: self.meta_error.map_or(Ok(&self.meta), Err),
             health: self.health,
             workers: self.workers,
             letters: self.letters,
@@ -119,6 +122,10 @@ fn each_trouble_is_a_finding() {
             "from offset 5 to 6 were deleted",
         ),
         (Case { meta: anew(), ..Case::default() }, "created anew"),
+        (
+            Case { meta_error: Some("the meta index is closed"), ..Case::default() },
+            "the meta index is closed",
+        ),
         (Case { health: Ok("red".to_owned()), ..Case::default() }, "health is red"),
         (Case { health: Err("no connection".to_owned()), ..Case::default() }, "elasticsearch: no connection"),
         (
