@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::migrate::World;
-use crate::migrate::scenario::process::Process;
-use crate::migrate::scenario::stories::{
+use crate::migrate::scenario::common::{
     AUTOPILOT_LIMITS, autopilot, autopilot_killed_in_each_stage, autopilot_once, autopilot_status,
 };
+use crate::migrate::scenario::process::Process;
 use crate::migrate::scenario::text;
 use crate::wait::wait_for;
 

@@ -14,7 +14,7 @@ use geofold::geoshard::{GeoshardMap, cell};
 use geofold::io::maps::{MapChangeStage, MapsRecord, MapsState};
 use serde_json::{Value, json};
 
-use crate::migrate::scenario::stories::{AUTOPILOT_LIMITS, autopilot, autopilot_status};
+use crate::migrate::scenario::common::{AUTOPILOT_LIMITS, autopilot, autopilot_status};
 use crate::migrate::scenario::{Scenario, text};
 use crate::support::{World, WorldOptions};
 use crate::wait::wait_for;

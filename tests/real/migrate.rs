@@ -6,7 +6,7 @@ pub mod scenario;
 
 use crate::support::{World, WorldOptions};
 use scenario::Scenario;
-use scenario::stories::{autopilot_killed_in_each_stage, from_55_to_70_with_a_worker_killed};
+use scenario::common::{autopilot_killed_in_each_stage, from_55_to_70_with_a_worker_killed};
 
 #[test]
 fn from_55_to_70_geoshards_under_load_with_a_worker_killed_in_the_middle() {

@@ -10,7 +10,7 @@ use geofold::testkit::embedded::elasticsearch::{Standin, StandinOptions};
 use tokio::runtime::Runtime;
 
 use crate::wait::wait_for;
-use scenario::stories::from_55_to_70_with_a_worker_killed;
+use scenario::common::from_55_to_70_with_a_worker_killed;
 use scenario::{Scenario, text};
 
 /// A broker, a search server, and what is changed on them.

@@ -6,10 +6,10 @@
 //! | `mod.rs` | topic, indices and configuration, and what is asked of them |
 //! | `process.rs` | a child process and its log |
 //! | `traffic.rs` | the writer and the reader |
-//! | `stories.rs` | the tests that the stand-ins and the real services have in common |
+//! | `common.rs` | the tests that the stand-ins and the real services have in common |
 
+pub mod common;
 pub mod process;
-pub mod stories;
 pub mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet};
