@@ -18,8 +18,6 @@ use crate::geoshard::GeoshardMap;
 use crate::geoshard::load::{LoadDelta, LoadRecord};
 use crate::io::elastic::{Elastic, SeqNo};
 
-/// Attempts to add before waiting for the next interval: as many processes as these may add at once.
-const ATTEMPTS: u32 = 5;
 /// Counts on their way from partition tasks to the keeper.
 const QUEUE: usize = 64;
 /// How long a process that stops waits for its last counts to be added.
@@ -44,29 +42,22 @@ impl<'a> LoadStore<'a> {
 
     /// The record, if somebody counted.
     pub async fn read(&self) -> Result<Option<(LoadRecord, SeqNo)>, RecordError> {
-        let stored = StoredRecord::new(self.elastic, &self.id, self.timeout);
-        let Some((source, stamp)) = stored.read().await? else { return Ok(None) };
-        match LoadRecord::from_json(&source) {
-            Ok(record) => Ok(Some((record, stamp))),
-            Err(error) => Err(RecordError::unreadable(&self.id, &error)),
-        }
+        self.stored().read_as().await
     }
 
     /// Adds what was counted until `now`, in seconds since 1970.
     pub async fn add(&self, delta: &LoadDelta, map: &GeoshardMap, now: u64) -> Result<(), RecordError> {
-        let stored = StoredRecord::new(self.elastic, &self.id, self.timeout);
-        let mut attempt = 1;
-        loop {
-            let (mut record, stamp) = match self.read().await? {
-                Some((record, stamp)) => (record, Some(stamp)),
-                None => (LoadRecord::new(now), None),
-            };
+        let add = |record: Option<LoadRecord>| {
+            let mut record = record.unwrap_or_else(|| LoadRecord::new(now));
             record.add(delta, map, now);
-            match stored.write(record.to_json().into(), stamp).await {
-                Err(RecordError::Conflict { .. }) if attempt < ATTEMPTS => attempt += 1,
-                result => return result,
-            }
-        }
+            Some((record, ()))
+        };
+        self.stored().update(add).await?;
+        Ok(())
+    }
+
+    fn stored(&self) -> StoredRecord<'_> {
+        StoredRecord::new(self.elastic, &self.id, self.timeout)
     }
 }
 

@@ -3,11 +3,15 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 use crate::base::ids::DocId;
 use crate::io::elastic::{BulkOp, CallError, Elastic, Get, GetAnswer, Index, SeqNo, WriteCondition};
+
+/// Attempts to change a record: at least as many processes may change it at once.
+const ATTEMPTS: u32 = 8;
 
 /// One document.
 pub struct StoredRecord<'a> {
@@ -92,7 +96,9 @@ impl<'a> StoredRecord<'a> {
     }
 
     /// Writes it if it is unchanged since it was read (`None`: if it does not exist).
-    pub async fn write(&self, source: Bytes, over: Option<SeqNo>) -> Result<(), RecordError> {
+    pub async fn write(&self, record: &impl Serialize, over: Option<SeqNo>) -> Result<(), RecordError> {
+        // Serializing texts, numbers and maps into a Vec cannot fail.
+        let source = serde_json::to_vec(record).unwrap_or_default().into();
         let guard = over.map_or(WriteCondition::Absent, WriteCondition::Unchanged);
         let op = BulkOp::Index { index: Index::Meta, id: self.id.clone(), guard, source };
         let failed = |error| RecordError::call(self.id, error);
@@ -106,6 +112,24 @@ impl<'a> StoredRecord<'a> {
                 Err(RecordError::Refused { id: self.id.to_string(), reason })
             }
             None => Err(failed(CallError::Undecodable("an empty answer to a bulk".to_owned()))),
+        }
+    }
+
+    /// Changes it. Where another process was faster it is read and changed again; after eight attempts that is an error. `change` takes
+    /// the record, if there is one, and gives what to write, with a result; `None` leaves it as it is.
+    pub async fn update<T: Serialize + DeserializeOwned, R>(
+        &self,
+        mut change: impl FnMut(Option<T>) -> Option<(T, R)>,
+    ) -> Result<Option<R>, RecordError> {
+        let mut attempt = 1;
+        loop {
+            let (record, stamp) = self.read_as().await?.unzip();
+            let Some((record, result)) = change(record) else { return Ok(None) };
+            match self.write(&record, stamp).await {
+                Ok(()) => return Ok(Some(result)),
+                Err(RecordError::Conflict { .. }) if attempt < ATTEMPTS => attempt += 1,
+                Err(error) => return Err(error),
+            }
         }
     }
 }
@@ -156,6 +180,10 @@ pub fn key(text: String) -> DocId {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::Ordering::Relaxed;
+
     use serde_json::Value;
 
     use super::*;
@@ -214,10 +242,42 @@ mod tests {
                 BulkAnswer { status, stamp: None, error: (status >= 300).then(|| Box::new(refused())) };
             let elastic = Scripted { bulk: Box::new(move |_| vec![answer.clone()]), ..Scripted::default() };
             let id = key("a".to_owned());
-            StoredRecord::new(&elastic, &id, Duration::ZERO).write("1".into(), Some(STAMP)).await
+            StoredRecord::new(&elastic, &id, Duration::ZERO).write(&1, Some(STAMP)).await
         };
         assert!(write(200).await.is_ok());
         assert!(matches!(write(409).await, Err(RecordError::Conflict { .. })));
         assert!(matches!(write(503).await, Err(RecordError::Refused { .. })));
+    }
+
+    /// Changes 7 to 8 where so many other processes are faster, one after the other: what came out, and how often it was written.
+    async fn update(others: u32) -> (Result<Option<i32>, RecordError>, u32) {
+        let writes = Arc::new(AtomicU32::new(0));
+        let count = Arc::clone(&writes);
+        let bulk = move |_: &[BulkOp]| {
+            let status = if count.fetch_add(1, Relaxed) < others { 409 } else { 200 };
+            vec![BulkAnswer { status, stamp: None, error: None }]
+        };
+        let get = |_: &Get| found("7");
+        let elastic = Scripted { get: Box::new(get), bulk: Box::new(bulk), ..Scripted::default() };
+        let id = key("a".to_owned());
+        let stored = StoredRecord::new(&elastic, &id, Duration::ZERO);
+        let result = stored.update(|number: Option<i32>| number.map(|number| (number + 1, number))).await;
+        (result, writes.load(Relaxed))
+    }
+
+    #[tokio::test]
+    async fn a_change_is_tried_again_where_another_process_was_faster_and_not_for_ever() {
+        assert!(matches!(update(0).await, (Ok(Some(7)), 1)));
+        assert!(matches!(update(ATTEMPTS - 1).await, (Ok(Some(7)), ATTEMPTS)));
+        assert!(matches!(update(ATTEMPTS).await, (Err(RecordError::Conflict { .. }), ATTEMPTS)));
+    }
+
+    #[tokio::test]
+    async fn a_record_that_is_to_stay_as_it_is_is_not_written() {
+        let never = |_: &[BulkOp]| unreachable!("nothing is to be written");
+        let elastic = Scripted { bulk: Box::new(never), ..Scripted::default() };
+        let id = key("a".to_owned());
+        let stored = StoredRecord::new(&elastic, &id, Duration::ZERO);
+        assert_eq!(stored.update(|_: Option<i32>| None::<(i32, ())>).await.unwrap(), None);
     }
 }

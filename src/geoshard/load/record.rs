@@ -11,7 +11,8 @@
 use std::collections::BTreeMap;
 
 use s2::cellid::CellID;
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::counter::{LoadDelta, PlaceCounts, coarse};
 use crate::base::geo::GeoPoint;
@@ -43,6 +44,7 @@ pub struct LoadRecord {
     #[serde(with = "cells_by_token")]
     cells: BTreeMap<u64, CellCounts>,
     /// For each hour of the profile: which one it is, in hours since 1970, or 0.
+    #[serde(deserialize_with = "all_hours")]
     hours: Vec<u64>,
     #[serde(with = "profile_by_token")]
     profile: BTreeMap<u64, Profile>,
@@ -59,7 +61,9 @@ struct CellCounts {
 /// By hour: writes and searches.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Profile {
+    #[serde(deserialize_with = "all_hours")]
     writes: Vec<f64>,
+    #[serde(deserialize_with = "all_hours")]
     queries: Vec<f64>,
 }
 
@@ -108,27 +112,6 @@ impl LoadRecord {
     /// Nothing counted yet.
     pub fn new(now: u64) -> Self {
         Self { since: now, at: now, cells: BTreeMap::new(), hours: vec![0; SLOTS], profile: BTreeMap::new() }
-    }
-
-    /// Reads the stored form.
-    ///
-    /// # Errors
-    /// If it is none.
-    pub fn from_json(json: &[u8]) -> Result<Self, serde_json::Error> {
-        use serde::de::Error;
-        let record: Self = serde_json::from_slice(json)?;
-        let is_whole = record.hours.len() == SLOTS
-            && record.profile.values().all(|of| of.writes.len() == SLOTS && of.queries.len() == SLOTS);
-        match is_whole {
-            true => Ok(record),
-            false => Err(serde_json::Error::custom(format!("the profile has not {SLOTS} hours"))),
-        }
-    }
-
-    /// The stored form.
-    pub fn to_json(&self) -> Vec<u8> {
-        // Serializing numbers and texts into a Vec cannot fail.
-        serde_json::to_vec(self).unwrap_or_default()
     }
 
     /// Adds what was counted until `now`. What is known by geoshard only is spread over the cells of the geoshard in `map`.
@@ -281,9 +264,6 @@ impl CellRates {
 
 /// `{"47a1": [writes, bytes, searches, seconds, and the four of the hour]}`, rounded.
 mod cells_by_token {
-    use serde::de::Error;
-    use serde::{Deserializer, Serializer};
-
     use super::*;
 
     pub(super) fn serialize<S: Serializer>(
@@ -322,8 +302,6 @@ mod cells_by_token {
 }
 
 mod profile_by_token {
-    use serde::{Deserializer, Serializer};
-
     use super::*;
 
     pub(super) fn serialize<S: Serializer>(
@@ -344,6 +322,15 @@ mod profile_by_token {
         read.into_iter()
             .map(|(token, profile)| Ok((cells_by_token::cell_of::<D::Error>(&token)?, profile)))
             .collect()
+    }
+}
+
+/// A number for each hour of the profile.
+fn all_hours<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    let numbers = Vec::deserialize(from)?;
+    match numbers.len() {
+        SLOTS => Ok(numbers),
+        other => Err(D::Error::custom(format!("a profile has {SLOTS} hours, not {other}"))),
     }
 }
 
@@ -467,17 +454,21 @@ mod tests {
         counter.searched(point(48.8, 2.3), Duration::from_millis(125));
         record.add(&counter.take(), &two(), BEGIN);
         record.add(&wrote(3, point(0.0, 0.0)), &two(), BEGIN + 60);
-        let again = LoadRecord::from_json(&record.to_json()).unwrap();
+        let text = serde_json::to_string(&record).unwrap();
+        let again: LoadRecord = serde_json::from_str(&text).unwrap();
         assert_eq!((again.since, again.at, again.len()), (BEGIN, BEGIN + 60, 2));
         let difference = |(one, other): (CellRates, CellRates)| (one.day.queries - other.day.queries).abs();
         assert!(record.rates().zip(again.rates()).map(difference).all(|off| off < 1e-3));
-        assert_eq!(LoadRecord::from_json(&again.to_json()).unwrap(), again);
-        let text = String::from_utf8(record.to_json()).unwrap();
+        let rounded = serde_json::to_string(&again).unwrap();
+        assert_eq!(serde_json::from_str::<LoadRecord>(&rounded).unwrap(), again);
         for bad in [
             text.replacen("\"hours\":[", "\"hours\":[1,", 1),
+            text.replacen("\"writes\":[", "\"writes\":[1,", 1),
+            text.replacen("\"queries\":[", "\"queries\":[1,", 1),
             text.replacen("\"cells\":{\"", "\"cells\":{\"x", 1),
         ] {
-            assert!(LoadRecord::from_json(bad.as_bytes()).is_err(), "{bad}");
+            assert_ne!(bad, text);
+            assert!(serde_json::from_str::<LoadRecord>(&bad).is_err(), "{bad}");
         }
     }
 

@@ -42,10 +42,8 @@ impl<'a> MapsStore<'a> {
 
     /// Writes the record if it is unchanged since it was read (`None`: if it does not exist).
     pub async fn write(&self, record: &MapsRecord, over: Option<SeqNo>) -> Result<(), RecordError> {
-        // Serializing strings, numbers and maps into a Vec cannot fail.
-        let source = serde_json::to_vec(record).unwrap_or_default().into();
         let id = record_key(self.topic);
-        StoredRecord::new(self.elastic, &id, self.timeout).write(source, over).await
+        StoredRecord::new(self.elastic, &id, self.timeout).write(record, over).await
     }
 
     /// The claims of partitions `0..partitions`, each with the generation by which its owner acts.

@@ -136,7 +136,7 @@ pub async fn prepare(
     };
     let marks = marks.with(Mark { at: now, writes, ends, committed: None }, keep);
     if marks != before {
-        match record.write(serde_json::to_vec(&marks).unwrap_or_default().into(), stamp).await {
+        match record.write(&marks, stamp).await {
             // A concurrent audit wrote one.
             Ok(()) | Err(RecordError::Conflict { .. }) => {}
             Err(error) => return Err(error.into()),

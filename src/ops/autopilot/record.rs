@@ -211,8 +211,7 @@ impl<'a> AutopilotStore<'a> {
 
     /// The document, or an empty one.
     pub async fn read(&self) -> Result<(AutopilotRecord, Option<SeqNo>), RecordError> {
-        let stored = StoredRecord::new(self.elastic, &self.id, self.timeout);
-        let (record, stamp) = stored.read_as().await?.unzip();
+        let (record, stamp) = self.stored().read_as().await?.unzip();
         Ok((record.unwrap_or_default(), stamp))
     }
 
@@ -221,20 +220,16 @@ impl<'a> AutopilotStore<'a> {
         &self,
         mut change: impl FnMut(&mut AutopilotRecord) -> Option<T>,
     ) -> Result<Option<T>, RecordError> {
-        const ATTEMPTS: u32 = 8;
-        let stored = StoredRecord::new(self.elastic, &self.id, self.timeout);
-        let mut attempt = 1;
-        loop {
-            let (mut record, stamp) = self.read().await?;
-            let Some(changed) = change(&mut record) else { return Ok(None) };
-            // Serializing texts and numbers into a Vec cannot fail.
-            let source = serde_json::to_vec(&record).unwrap_or_default();
-            match stored.write(source.into(), stamp).await {
-                Ok(()) => return Ok(Some(changed)),
-                Err(RecordError::Conflict { .. }) if attempt < ATTEMPTS => attempt += 1,
-                Err(error) => return Err(error),
-            }
-        }
+        let change = |record: Option<AutopilotRecord>| {
+            let mut record = record.unwrap_or_default();
+            let result = change(&mut record)?;
+            Some((record, result))
+        };
+        self.stored().update(change).await
+    }
+
+    fn stored(&self) -> StoredRecord<'_> {
+        StoredRecord::new(self.elastic, &self.id, self.timeout)
     }
 }
 

@@ -169,8 +169,7 @@ impl Snapshots<'_> {
         let id = SnapshotMark::key(&self.config.kafka.topic);
         let stored = StoredRecord::new(self.elastic, &id, self.timeout());
         let before = stored.read().await?.map(|(_, stamp)| stamp);
-        // Serializing strings, numbers and maps into a Vec cannot fail.
-        stored.write(serde_json::to_vec(&mark).unwrap_or_default().into(), before).await?;
+        stored.write(&mark, before).await?;
         Ok(())
     }
 
