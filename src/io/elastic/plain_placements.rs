@@ -7,6 +7,8 @@
 //! 2. `_search` for these: the content of plain placements ([`Placement::is_plain`]), with its state. Hits have no `_id`, which is a
 //!    stored field: [`placement_key`] tells them apart;
 //! 3. `_mget`, realtime, of those that may not be read so, and of those that the search did not give.
+//!
+//! A server that hangs leaves the requests after it time: each but the last may take half of what is left.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -17,7 +19,7 @@ use bytes::Bytes;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::{CallError, FoundDocument, Get, Index, decode, encode};
+use super::{CallError, FoundDocument, Get, GetAnswer, Index, decode, encode};
 use crate::base::clock::Instant;
 use crate::base::ids::ShardId;
 use crate::base::position::Position;
@@ -40,13 +42,23 @@ pub(super) fn search_path(prefix: &str) -> String {
     )
 }
 
+/// Sends these requests; each may take so long.
+pub(super) trait PlacementRequests {
+    /// `_refresh` of the index.
+    async fn refresh(&self, most: Duration) -> Result<(), CallError>;
+    /// `_search` with this body; gives that of the answer.
+    async fn search(&self, body: Bytes, most: Duration) -> Result<Bytes, CallError>;
+    /// `_mget`.
+    async fn mget(&self, gets: &[Get], most: Duration) -> Result<Vec<GetAnswer>, CallError>;
+}
+
 /// A search for placements.
 #[derive(Debug)]
 pub(super) struct PlacementSearch {
     /// Places of the gets by their keys; of several with one key, none is taken from the answer.
     places: HashMap<u32, Option<usize>, RandomState>,
     /// A refresh must have begun since then.
-    pub(super) since: Instant,
+    since: Instant,
     asked: usize,
 }
 
@@ -68,7 +80,7 @@ impl PlacementSearch {
     }
 
     /// Its body.
-    pub(super) fn body(&self, gets: &[Get]) -> Bytes {
+    fn body(&self, gets: &[Get]) -> Bytes {
         let mut body = format!(
             r#"{{"size":{},"track_total_hits":false,"sort":["_doc"],"_source":false,"stored_fields":"_none_","seq_no_primary_term":true,"docvalue_fields":["pos","shard","leftovers","partition","key"],"query":{{"ids":{{"values":["#,
             self.asked
@@ -84,7 +96,7 @@ impl PlacementSearch {
     }
 
     /// Decodes its answer: what it found, by places of the gets.
-    pub(super) fn answer(&self, body: &[u8]) -> Result<Vec<(usize, FoundDocument)>, CallError> {
+    fn answer(&self, body: &[u8]) -> Result<Vec<(usize, FoundDocument)>, CallError> {
         #[derive(Deserialize)]
         struct Body {
             _shards: Shards,
@@ -166,13 +178,43 @@ impl PlacementSearches {
         self.off_until().is_none_or(|until| until <= now)
     }
 
+    /// Reads all of `gets` within `timeout`, by `search` as far as that may be.
+    pub(super) async fn read(
+        &self,
+        gets: &[Get],
+        search: &PlacementSearch,
+        timeout: Duration,
+        now: impl Fn() -> Instant,
+        requests: &impl PlacementRequests,
+    ) -> Result<Vec<GetAnswer>, CallError> {
+        let until = now() + timeout;
+        let left = || until.since(now());
+        let mut answers = vec![None; gets.len()];
+        if self.are_since(search.since, left() / 2, &now, async |most| requests.refresh(most).await).await {
+            let answer = requests.search(search.body(gets), left() / 2).await;
+            let found = answer.and_then(|answer| search.answer(&answer)).unwrap_or_else(|error| {
+                tracing::debug!(%error, "no placements by search; they are read one by one");
+                Vec::new()
+            });
+            self.note(search, found.len(), now());
+            for (place, document) in found {
+                answers[place] = Some(GetAnswer::Found(document));
+            }
+        }
+        let is_left = |(get, answer): (&Get, &Option<GetAnswer>)| answer.is_none().then(|| get.clone());
+        let rest: Vec<Get> = gets.iter().zip(&answers).filter_map(is_left).collect();
+        let read = if rest.is_empty() { Vec::new() } else { requests.mget(&rest, left()).await? };
+        let mut read = read.into_iter();
+        Ok(answers.into_iter().filter_map(|answer| answer.or_else(|| read.next())).collect())
+    }
+
     /// Searches nothing for a while.
-    pub(super) fn pause(&self, now: Instant) {
+    fn pause(&self, now: Instant) {
         *self.off_until() = Some(now + PAUSE);
     }
 
     /// Notes how many a search gave.
-    pub(super) fn note(&self, search: &PlacementSearch, given: usize, now: Instant) {
+    fn note(&self, search: &PlacementSearch, given: usize, now: Instant) {
         if given < search.asked / 2 {
             self.pause(now);
         }
@@ -180,7 +222,7 @@ impl PlacementSearches {
 
     /// Whether all copies of the index have been refreshed since then, if need be by `refresh`, which gets its timeout. Waits for others'
     /// refreshes and its own no longer than `most`.
-    pub(super) async fn are_since(
+    async fn are_since(
         &self,
         since: Instant,
         most: Duration,
@@ -218,6 +260,63 @@ impl PlacementSearches {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::ids::DocId;
+
+    /// A server that answers nothing to the requests named.
+    struct Hanging<'a> {
+        hangs: &'a [&'a str],
+        /// Each request, and the seconds that it might take.
+        asked: Mutex<Vec<(&'static str, u64)>>,
+    }
+
+    impl Hanging<'_> {
+        async fn asked(&self, request: &'static str, most: Duration) -> Result<(), CallError> {
+            self.asked.lock().unwrap().push((request, most.as_secs()));
+            if !self.hangs.contains(&request) {
+                return Ok(());
+            }
+            tokio::time::sleep(most).await;
+            Err(CallError::Timeout(most))
+        }
+    }
+
+    impl PlacementRequests for Hanging<'_> {
+        async fn refresh(&self, most: Duration) -> Result<(), CallError> {
+            self.asked("refresh", most).await
+        }
+
+        async fn search(&self, _: Bytes, most: Duration) -> Result<Bytes, CallError> {
+            self.asked("search", most).await?;
+            Ok(r#"{"_shards":{"total":1}}"#.into())
+        }
+
+        async fn mget(&self, gets: &[Get], most: Duration) -> Result<Vec<GetAnswer>, CallError> {
+            self.asked("mget", most).await?;
+            Ok(vec![GetAnswer::Missing; gets.len()])
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_hangs_leaves_those_after_it_half_of_the_time() {
+        for (hangs, expected) in [
+            (&[][..], &[("refresh", 20), ("search", 20), ("mget", 40)][..]),
+            (&["refresh"], &[("refresh", 20), ("mget", 20)]),
+            (&["search"], &[("refresh", 20), ("search", 20), ("mget", 20)]),
+        ] {
+            let server = Hanging { hangs, asked: Mutex::default() };
+            let began = tokio::time::Instant::now();
+            let now = || Instant::from_start(Duration::from_secs(100) + began.elapsed());
+            let get = |n: usize| Get {
+                since: Some(now()),
+                ..Get::realtime(Index::Placements, DocId::from_key(Some(n.to_string().as_bytes())).unwrap())
+            };
+            let gets: Vec<Get> = (0..FEWEST).map(get).collect();
+            let (searches, search) = (PlacementSearches::default(), PlacementSearch::of(&gets).unwrap());
+            let read = searches.read(&gets, &search, Duration::from_secs(40), now, &server).await;
+            assert_eq!(read.unwrap(), vec![GetAnswer::Missing; FEWEST]);
+            assert_eq!(*server.asked.lock().unwrap(), expected, "{hangs:?}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn nobody_waits_longer_than_allowed_for_a_refresh_that_hangs() {

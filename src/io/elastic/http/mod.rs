@@ -23,7 +23,7 @@ pub use self::options::{Auth, ConnectError, HttpOptions};
 use self::options::{check_prefix, credentials};
 use super::aws::{self, Signer};
 use super::nodes::{Nodes, NodesObserver};
-use super::plain_placements::{self, PlacementSearch, PlacementSearches};
+use super::plain_placements::{self, PlacementRequests, PlacementSearch, PlacementSearches};
 use super::refreshes::RefreshCounts;
 use super::{
     AdminAnswer, AdminCall, BulkAnswer, BulkOp, CallError, Elastic, Get, GetAnswer, Index, Method, compress,
@@ -257,52 +257,29 @@ impl HttpElastic {
         self.send(HttpMethod::Post, path, content_type, Some(body), timeout).await?.success()
     }
 
-    /// Reads placements as `plain_placements.rs` says.
-    async fn mget_placements(
-        &self,
-        gets: &[Get],
-        search: &PlacementSearch,
-        timeout: Duration,
-    ) -> Result<Vec<GetAnswer>, CallError> {
-        const JSON: &str = "application/json";
-        let now = || self.clock.now();
-        let until = now() + timeout;
-        let left = || until.since(now());
-        let refresh = async |most| self.refresh(&[Index::Placements], most).await;
-        let mut answers = vec![None; gets.len()];
-        // A server that hangs leaves half of the time for the requests after it.
-        if self.placements.are_since(search.since, left() / 2, now, refresh).await {
-            let (path, body) = (plain_placements::search_path(&self.prefix), search.body(gets));
-            let found =
-                self.post(&path, JSON, body, left() / 2).await.and_then(|answer| search.answer(&answer));
-            let found = found.unwrap_or_else(|error| {
-                tracing::debug!(%error, "no placements by search; they are read one by one");
-                Vec::new()
-            });
-            self.placements.note(search, found.len(), now());
-            for (place, document) in found {
-                answers[place] = Some(GetAnswer::Found(document));
-            }
-        }
-        let rest: Vec<Get> = gets
-            .iter()
-            .zip(&answers)
-            .filter(|(_, answer)| answer.is_none())
-            .map(|(get, _)| get.clone())
-            .collect();
-        let mut read = Vec::new();
-        if !rest.is_empty() {
-            let body = encode::mget_body(&rest, &self.prefix);
-            let answer = self.post(encode::MGET_PATH, JSON, body, left()).await?;
-            read = decode::mget_answer(&answer, rest.len())?;
-        }
-        let mut read = read.into_iter();
-        Ok(answers.into_iter().filter_map(|answer| answer.or_else(|| read.next())).collect())
-    }
-
     fn nodes(&self) -> std::sync::MutexGuard<'_, Nodes> {
         // No code that holds the lock can leave the nodes half changed.
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The requests for many placements.
+struct OfPlacements<'a>(&'a HttpElastic);
+
+impl PlacementRequests for OfPlacements<'_> {
+    async fn refresh(&self, most: Duration) -> Result<(), CallError> {
+        self.0.refresh(&[Index::Placements], most).await
+    }
+
+    async fn search(&self, body: Bytes, most: Duration) -> Result<Bytes, CallError> {
+        let path = plain_placements::search_path(&self.0.prefix);
+        self.0.post(&path, "application/json", body, most).await
+    }
+
+    async fn mget(&self, gets: &[Get], most: Duration) -> Result<Vec<GetAnswer>, CallError> {
+        let body = encode::mget_body(gets, &self.0.prefix);
+        let answer = self.0.post(encode::MGET_PATH, "application/json", body, most).await?;
+        decode::mget_answer(&answer, gets.len())
     }
 }
 
@@ -326,7 +303,8 @@ impl Elastic for HttpElastic {
                 && let Some(search) = PlacementSearch::of(gets)
                 && self.placements.are_on(self.clock.now())
             {
-                return self.mget_placements(gets, &search, timeout).await;
+                let now = || self.clock.now();
+                return self.placements.read(gets, &search, timeout, now, &OfPlacements(self)).await;
             }
             let body = Some(encode::mget_body(gets, &self.prefix));
             let node = self.nodes().pick_for(look, self.clock.now());
