@@ -4,6 +4,26 @@ use super::*;
 use crate::worker::assignment::Assignment;
 
 #[tokio::test(start_paused = true)]
+async fn records_are_indexed_in_their_geoshards_and_the_watermark_follows() {
+    let mut rig = Rig::start();
+    rig.index(7, "a", 1, 1);
+    rig.index(8, "b", 91, 1);
+    rig.index(9, "a", 92, 2);
+    rig.until_watermark(10).await;
+    assert_eq!(shards(&rig.elastic.copies("a")), ["f1"]);
+    assert_eq!(rig.elastic.document("a"), Some(document(92, 2)));
+    rig.index(12, "a", 2, 3);
+    rig.send(13, "b", None, None);
+    rig.until_watermark(14).await;
+    assert_eq!(shards(&rig.elastic.copies("a")), ["f0"]);
+    assert_eq!(rig.elastic.document("a"), Some(document(2, 3)));
+    assert_eq!(rig.elastic.document("b"), None);
+    let counts = rig.counts();
+    assert_eq!((counts["in"], counts["indexed"], counts["folded"], counts["deleted"]), (5, 3, 1, 1));
+    assert_eq!(rig.meter.held(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn document_is_written_at_the_shared_linger_tick() {
     let began = TokioInstant::now();
     let mut rig = Rig::start();
@@ -24,7 +44,7 @@ async fn document_is_written_at_the_shared_linger_tick() {
 #[tokio::test(start_paused = true)]
 async fn full_batch_does_not_wait() {
     let linger = Duration::from_secs(3600);
-    let mut rig = Rig::with(Batching { max_documents: 3, linger, ..batching() }, true);
+    let mut rig = Rig::with(Batching { max_documents: 3, linger, ..batching() });
     for offset in 0..7 {
         rig.index(offset, &format!("d{offset}"), 1, 1);
     }
@@ -32,7 +52,7 @@ async fn full_batch_does_not_wait() {
     rig.pass(Duration::from_secs(60)).await;
     assert_eq!(rig.published.watermark(), Some(6), "the seventh waits for the linger");
 
-    let mut rig = Rig::with(Batching { max_bytes: 2000, linger, ..batching() }, true);
+    let mut rig = Rig::with(Batching { max_bytes: 2000, linger, ..batching() });
     for offset in 0..7 {
         rig.index(offset, &format!("d{offset}"), 1, 1);
     }
@@ -42,7 +62,7 @@ async fn full_batch_does_not_wait() {
 #[tokio::test(start_paused = true)]
 async fn changed_limits_apply_without_a_new_record() {
     let linger = Duration::from_secs(3600);
-    let mut rig = Rig::with(Batching { linger, ..batching() }, true);
+    let mut rig = Rig::with(Batching { linger, ..batching() });
     for offset in 0..5 {
         rig.index(offset, &format!("d{offset}"), 1, 1);
     }
@@ -58,7 +78,7 @@ async fn changed_limits_apply_without_a_new_record() {
 
 #[tokio::test(start_paused = true)]
 async fn changed_limits_apply_between_batches_only() {
-    let mut rig = Rig::with(Batching { max_documents: 3, ..batching() }, true);
+    let mut rig = Rig::with(Batching { max_documents: 3, ..batching() });
     let three = |rig: &Rig, from: i64| {
         for offset in from..from + 3 {
             rig.index(offset, &format!("d{offset}"), 1, 1);
@@ -99,7 +119,7 @@ async fn leftovers_are_cleared_without_a_following_batch() {
 #[tokio::test(start_paused = true)]
 async fn at_the_memory_limit_batches_start_without_more_records() {
     const LINGER: Duration = Duration::from_secs(3600);
-    let mut rig = Rig::with(Batching { linger: LINGER, max_dirty_age: 2 * LINGER, ..batching() }, true);
+    let mut rig = Rig::with(Batching { linger: LINGER, max_dirty_age: 2 * LINGER, ..batching() });
     for offset in [0, 1] {
         rig.index(offset, "a", 1, offset);
         rig.until("it was read", |rig| rig.counts()["in"] == offset + 1).await;
@@ -120,7 +140,7 @@ async fn at_the_memory_limit_batches_start_without_more_records() {
 #[tokio::test(start_paused = true)]
 async fn gauges_are_updated_while_records_never_pause() {
     let (max_bytes, linger) = (1 << 24, Duration::from_secs(30));
-    let mut rig = Rig::with(Batching { max_documents: 10_000, max_bytes, linger, ..batching() }, true);
+    let mut rig = Rig::with(Batching { max_documents: 10_000, max_bytes, linger, ..batching() });
     for offset in 0..4000 {
         rig.index(offset, &format!("d{offset}"), 1, 1);
         if offset % 10 == 0 {

@@ -68,7 +68,7 @@ async fn dead_letters_name_the_step_that_refused_the_document() {
 
 #[tokio::test(start_paused = true)]
 async fn without_dead_letters_a_bad_record_stops_the_partition() {
-    let mut rig = Rig::with(batching(), false);
+    let mut rig = Rig::build(RigOptions { has_dead_letters: false, ..RigOptions::default() });
     rig.index(0, "a", 1, 1);
     rig.bad(1, "b");
     rig.index(2, "c", 1, 1);
@@ -113,7 +113,7 @@ async fn key_of_another_partition_is_dead_lettered() {
 
 #[tokio::test(start_paused = true)]
 async fn without_dead_letters_a_foreign_key_stops_the_partition() {
-    let mut rig = Rig::with(batching(), false);
+    let mut rig = Rig::build(RigOptions { has_dead_letters: false, ..RigOptions::default() });
     placed_by_partition_3(&rig, "a").await;
     rig.index(0, "a", 1, 1);
     rig.until("it says so", |rig| rig.health.missing().contains_key(&stopped_part(0))).await;
@@ -202,12 +202,6 @@ async fn partition_ending_during_a_reread_leaves_it_to_the_next_owner() {
     assert_eq!(rig.letters(), []);
 }
 
-/// Another owner of the same partition.
-fn next_owner(rig: &Rig) -> Rig {
-    let how = (OnMissing::DeadLetter, None, None);
-    Rig::build_with(batching(), true, false, None, None, how, (Some(rig.elastic.clone()), REALTIME))
-}
-
 /// The records, each in a batch of its own.
 async fn send_one_by_one(rig: &mut Rig, records: &[(i64, &str, Option<&str>)]) {
     for (offset, value, op) in records {
@@ -229,7 +223,7 @@ async fn a_dead_letter_that_was_not_delivered_is_handed_in_by_the_next_owner_wha
     rig.cancel.cancel();
     rig.until_ended().await;
 
-    let mut next = next_owner(&rig);
+    let mut next = rig.next_owner();
     next.elastic.set_faults(|faults| faults.refused_text = Some("bad"));
     send_one_by_one(&mut next, &patches).await;
     next.until_watermark(3).await;
@@ -256,7 +250,7 @@ async fn so_is_that_of_a_record_which_its_own_fold_has_rejected() {
         rig.cancel.cancel();
         rig.until_ended().await;
 
-        let mut next = next_owner(&rig);
+        let mut next = rig.next_owner();
         for (offset, value, op) in records.into_iter().filter(|(offset, ..)| *offset >= committed) {
             next.send(offset, "a", Some(value), op);
             if one_by_one {
@@ -286,8 +280,7 @@ async fn a_patch_that_takes_the_location_away_does_not_take_the_good_ones_along(
 
 #[tokio::test(start_paused = true)]
 async fn nor_does_it_take_along_what_was_made_of_patches() {
-    let how = (OnMissing::Create, None, None);
-    let mut rig = Rig::build_with(batching(), true, false, None, None, how, (None, REALTIME));
+    let mut rig = Rig::build(RigOptions { on_missing: OnMissing::Create, ..RigOptions::default() });
     rig.index(0, "a", 91, 1);
     rig.until_watermark(1).await;
     rig.send(1, "a", None, None);

@@ -4,7 +4,7 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn revoked_partition_finishes_its_batch_and_starts_none() {
-    let mut rig = Rig::with(Batching { max_documents: 2, ..batching() }, true);
+    let mut rig = Rig::with(Batching { max_documents: 2, ..batching() });
     for offset in 0..5 {
         rig.index(offset, &format!("d{offset}"), 1, 1);
     }
@@ -24,7 +24,7 @@ async fn revoked_partition_finishes_its_batch_and_starts_none() {
 #[tokio::test(start_paused = true)]
 async fn stopping_worker_writes_everything_dirty() {
     let linger = Duration::from_secs(3600);
-    let mut rig = Rig::with(Batching { max_documents: 3, linger, ..batching() }, true);
+    let mut rig = Rig::with(Batching { max_documents: 3, linger, ..batching() });
     for offset in 0..8 {
         rig.index(offset, &format!("d{offset}"), 1, 1);
     }
@@ -81,7 +81,11 @@ async fn cancelled_partition_sends_nothing_more() {
 #[tokio::test(start_paused = true)]
 async fn stopped_partition_still_writes_earlier_records() {
     let linger = Duration::from_secs(3600);
-    let mut rig = Rig::with(Batching { linger, ..batching() }, false);
+    let mut rig = Rig::build(RigOptions {
+        batching: Batching { linger, ..batching() },
+        has_dead_letters: false,
+        ..RigOptions::default()
+    });
     rig.index(0, "a", 1, 1);
     rig.bad(1, "b");
     rig.until("it was read", |rig| rig.counts()["in"] == 2).await;
@@ -95,7 +99,7 @@ async fn stopped_partition_still_writes_earlier_records() {
 async fn waiting_for_dead_letters_while_finishing_does_not_spin() {
     for mode in [Mode::FinishBatch, Mode::Drain] {
         let linger = Duration::from_millis(1);
-        let mut rig = Rig::with(Batching { linger, max_documents: 1, ..batching() }, true);
+        let mut rig = Rig::with(Batching { linger, max_documents: 1, ..batching() });
         rig.letters.open.send_replace(false);
         rig.bad(0, "a");
         rig.until("the letter is under way", |rig| rig.counts()["in"] == 1).await;
@@ -121,7 +125,7 @@ async fn waiting_for_dead_letters_while_finishing_does_not_spin() {
 /// In real time, as above.
 #[tokio::test]
 async fn halted_partition_does_not_spin() {
-    let mut rig = Rig::with(Batching { linger: Duration::from_millis(1), ..batching() }, true);
+    let mut rig = Rig::with(Batching { linger: Duration::from_millis(1), ..batching() });
     rig.index(0, "a", 1, 1);
     rig.until_watermark(1).await;
     rig.elastic.set_faults(|faults| faults.unauthorized = true);

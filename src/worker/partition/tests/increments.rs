@@ -56,7 +56,8 @@ fn counting(max_bytes: usize) -> (Rig, Arc<KeptIncrements>) {
     let kept =
         Arc::new(KeptIncrements { increments: Mutex::default(), open: watch::Sender::new(true), max_bytes });
     let counting = IncrementsContext { topic: kept.clone(), names: Arc::default(), interval: INTERVAL };
-    (Rig::build(batching(), true, false, Some((facets(), Arc::new(counting))), None), kept)
+    let counts = Some((facets(), Arc::new(counting)));
+    (Rig::build(RigOptions { counts, ..RigOptions::default() }), kept)
 }
 
 impl Rig {

@@ -3,6 +3,7 @@
 mod batches;
 mod claims;
 mod dead_letters;
+mod distribution;
 mod endings;
 mod increments;
 mod maps;
@@ -14,10 +15,10 @@ mod topic;
 mod trouble;
 mod visibility;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,6 +27,7 @@ use rdkafka::message::{Header, OwnedHeaders};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant as TokioInstant, sleep_until};
 
+use self::distribution::{Endpoint, distributor};
 use super::task::GAUGE_INTERVAL;
 use super::*;
 use crate::base::headers::OP_HEADER;
@@ -46,15 +48,19 @@ use crate::support::telemetry::metrics::level;
 use crate::testkit::testing::{MemoryElastic, TokioClock, rules};
 use crate::worker::budget::{MemoryBudget, MemoryLimits};
 use crate::worker::dead_letter::{DeadLetter, Origin};
-use crate::worker::distribution::action::{JobAction, RunFailure};
-use crate::worker::distribution::last_runs::LastRuns;
-use crate::worker::distribution::{DistributorDependencies, Job};
+use crate::worker::distribution::action::JobAction;
 use crate::worker::limits;
 use crate::worker::topic_watch::{Describe, TopicWatch};
 
 /// Old copies are deleted at once unless a test says otherwise.
 const REALTIME: MovesConfig =
     MovesConfig { visibility: Promise::Realtime, search_grace: Duration::from_secs(1) };
+
+/// Old copies are deleted once every search that began before has ended.
+const FOR_SEARCHES: MovesConfig =
+    MovesConfig { visibility: Promise::Search, search_grace: Duration::from_secs(1) };
+
+const RETRY: RetryPolicy = RetryPolicy { initial: Duration::from_millis(100), max: Duration::from_secs(1) };
 
 /// Limits that no test reaches by accident.
 const WIDE: MemoryLimits = MemoryLimits { total: usize::MAX, per_partition: usize::MAX };
@@ -165,88 +171,84 @@ fn batching() -> Batching {
     }
 }
 
-/// Succeeds only while open; records the geoshards of successful calls.
-struct Endpoint {
-    open: AtomicBool,
-    told: Mutex<Vec<(ShardId, String)>>,
+/// How a rig differs from the usual one.
+struct RigOptions {
+    batching: Batching,
+    has_dead_letters: bool,
+    /// Follows the maps record on each [`Rig::look`], and must claim its partition.
+    follows: bool,
+    counts: Option<(FacetRules, Arc<IncrementsContext>)>,
+    /// Of a distribution job with a gate.
+    action: Option<Arc<dyn JobAction>>,
+    on_missing: OnMissing,
+    refeed: Option<SourceFetcher>,
+    registry: Option<Registry>,
+    /// That of an earlier owner of the partition.
+    elastic: Option<Arc<MemoryElastic>>,
+    moves: MovesConfig,
 }
 
-impl Endpoint {
-    fn new(is_open: bool) -> Arc<Self> {
-        Arc::new(Self { open: is_open.into(), told: Mutex::default() })
-    }
-}
-
-impl JobAction for Endpoint {
-    fn run<'a>(
-        &'a self,
-        shard: &'a ShardId,
-        notice: &'a Bytes,
-        _: Duration,
-    ) -> BoxFuture<'a, Result<(), RunFailure>> {
-        async move {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            if !self.open.load(Ordering::SeqCst) {
-                return Err(RunFailure { reason: "closed".to_owned(), for_good: false });
-            }
-            self.told.lock().unwrap().push((shard.clone(), String::from_utf8(notice.to_vec()).unwrap()));
-            Ok(())
+impl Default for RigOptions {
+    fn default() -> Self {
+        Self {
+            batching: batching(),
+            has_dead_letters: true,
+            follows: false,
+            counts: None,
+            action: None,
+            on_missing: OnMissing::DeadLetter,
+            refeed: None,
+            registry: None,
+            elastic: None,
+            moves: REALTIME,
         }
-        .boxed()
     }
 }
 
-/// A job with a gate, if there is an action for it.
-fn distributor(
-    letters: &Arc<KeptLetters>,
+/// Requests to this server, four at a time.
+fn request_sender(
+    elastic: &Arc<MemoryElastic>,
     clock: &Arc<TokioClock>,
     metrics: &Arc<Metrics>,
-    action: Option<Arc<dyn JobAction>>,
-) -> Option<Arc<Distributor>> {
-    let job = Job {
-        name: "notify".into(),
-        gate: true,
-        interval: Duration::from_millis(400),
-        timeout: Duration::from_secs(10),
-        give_up_after: None,
-        action: action?,
-        store_key: String::new(),
-        metrics: metrics.distribution("notify"),
-    };
-    let around = DistributorDependencies {
-        topic: "topic".into(),
-        last_runs: Arc::new(LastRuns::in_memory()),
-        dead_letters: Some(letters.clone()),
-        retry: RetryPolicy { initial: Duration::from_millis(100), max: Duration::from_secs(1) },
+) -> RequestSender {
+    RequestSender {
+        elastic: elastic.clone(),
+        permits: Arc::new(Semaphore::new(4)),
+        queue: None,
+        server: Arc::default(),
+        look: 0,
+        limits: rounds::RequestLimits {
+            max_operations: 1000,
+            max_bytes: 1 << 20,
+            request_timeout: Duration::from_secs(20),
+        },
+        retry: RETRY,
         clock: clock.clone(),
-    };
-    let distributor = Distributor::new(vec![job], around);
-    tokio::spawn(distributor.clone().run(CancellationToken::new()));
-    Some(distributor)
+        observer: metrics.clone(),
+    }
 }
 
 impl Rig {
-    fn distributing(endpoint: &Arc<Endpoint>) -> Self {
-        Self::build(batching(), true, false, None, Some(endpoint.clone()))
-    }
-
     fn start() -> Self {
-        Self::with(batching(), true)
+        Self::build(RigOptions::default())
     }
 
-    fn with(batching: Batching, has_dead_letters: bool) -> Self {
-        Self::build(batching, has_dead_letters, false, None, None)
+    fn with(batching: Batching) -> Self {
+        Self::build(RigOptions { batching, ..RigOptions::default() })
+    }
+
+    fn distributing(endpoint: &Arc<Endpoint>) -> Self {
+        Self::build(RigOptions { action: Some(endpoint.clone()), ..RigOptions::default() })
+    }
+
+    /// Another owner of the same partition.
+    fn next_owner(&self) -> Self {
+        Self::build(RigOptions { elastic: Some(self.elastic.clone()), ..RigOptions::default() })
     }
 
     /// Searches never miss a moving document.
     fn serving_searches() -> Self {
-        Self::serving_searches_of(None)
-    }
-
-    fn serving_searches_of(elastic: Option<Arc<MemoryElastic>>) -> Self {
-        let how = (OnMissing::DeadLetter, None, None);
-        let moves = MovesConfig { visibility: Promise::Search, search_grace: Duration::from_secs(1) };
-        Self::build_with(batching(), true, false, None, None, how, (elastic, moves))
+        Self::build(RigOptions { moves: FOR_SEARCHES, ..RigOptions::default() })
     }
 
     /// Follows the maps record on each [`Rig::look`], and must claim its partition.
@@ -258,7 +260,7 @@ impl Rig {
 
     /// As [`Rig::following`], with the topic not yet looked at.
     fn watching() -> Self {
-        Self::build(batching(), true, true, None, None)
+        Self::build(RigOptions { follows: true, ..RigOptions::default() })
     }
 
     /// Looks at the topic, which now has this many partitions and had 4.
@@ -266,33 +268,9 @@ impl Rig {
         self.topic_watch.look(&Topic { partitions }).await;
     }
 
-    fn build(
-        batching: Batching,
-        has_dead_letters: bool,
-        follows: bool,
-        counts: Option<(FacetRules, Arc<IncrementsContext>)>,
-        action: Option<Arc<dyn JobAction>>,
-    ) -> Self {
-        Self::build_with(
-            batching,
-            has_dead_letters,
-            follows,
-            counts,
-            action,
-            (OnMissing::DeadLetter, None, None),
-            (None, REALTIME),
-        )
-    }
-
-    fn build_with(
-        batching: Batching,
-        has_dead_letters: bool,
-        follows: bool,
-        counts: Option<(FacetRules, Arc<IncrementsContext>)>,
-        action: Option<Arc<dyn JobAction>>,
-        (on_missing, refeed, registry): (OnMissing, Option<SourceFetcher>, Option<Registry>),
-        (elastic, moves): (Option<Arc<MemoryElastic>>, MovesConfig),
-    ) -> Self {
+    fn build(options: RigOptions) -> Self {
+        let RigOptions { batching, has_dead_letters, follows, counts, action, .. } = options;
+        let RigOptions { on_missing, refeed, registry, elastic, moves, .. } = options;
         let (tally, counting) = counts.unzip();
         let rules = Rules { tally, on_missing, ..rules() };
         let elastic = elastic.unwrap_or_else(|| MemoryElastic::for_map(&rules.map));
@@ -301,66 +279,40 @@ impl Rig {
         let metrics = Metrics::new().unwrap();
         let health = Health::new(clock.clone(), metrics.clone(), Duration::from_secs(30));
         health.ready(Health::STARTUP);
-        let retry = RetryPolicy { initial: Duration::from_millis(100), max: Duration::from_secs(1) };
-        let permits = Arc::new(Semaphore::new(4));
-        let batch_permits = Arc::new(Semaphore::new(2));
-        let rounds = RequestSender {
-            elastic: elastic.clone(),
-            permits: permits.clone(),
-            queue: None,
-            server: Arc::default(),
-            look: 0,
-            limits: rounds::RequestLimits {
-                max_operations: 1000,
-                max_bytes: 1 << 20,
-                request_timeout: Duration::from_secs(20),
-            },
-            retry,
-            clock: clock.clone(),
-            observer: metrics.clone(),
-        };
+        let rounds = request_sender(&elastic, &clock, &metrics);
+        let (permits, batch_permits) = (rounds.permits.clone(), Arc::new(Semaphore::new(2)));
         let memory = TopicMemory::new(rounds.clone(), "topic");
         let letters = Arc::new(KeptLetters { letters: Mutex::default(), open: watch::Sender::new(true) });
         let kept_records = Arc::new(KeptRecords::default());
         let epoch = Epoch::new(1).unwrap();
-        let format = if registry.is_some() { RecordFormat::Registry } else { RecordFormat::Json };
-        let (watcher, maps) = if follows {
-            let configured = MapsRecord::unwritten(rules.map.clone(), epoch);
-            let (watcher, maps) = Watcher::new(
-                elastic.clone(),
-                "topic",
-                configured,
-                batching.deadline,
-                clock.clone(),
-                metrics.maps.clone(),
-            );
-            (Some(watcher), maps)
-        } else {
-            (None, MapsReader::fixed(rules.map.clone(), clock.clone()))
-        };
-        let claims = if follows {
-            let (keeper, claims) = keeper(&elastic, &clock, "test", batching.deadline);
-            tokio::spawn(keeper.run(CancellationToken::new()));
-            claims
-        } else {
-            Claims::unchecked(clock.clone(), batching.deadline)
-        };
         let topic =
             TopicFacts { epoch, topic_id: Some("a".to_owned()), partitions: 4, map: None, added: None };
         let (topic_watch, topic_reader) = TopicWatch::new(topic, clock.clone());
-        let partitions = if follows { 4 } else { i32::MAX };
-        let topic_reader = if follows { topic_reader } else { TopicView::fixed() };
+        let deadline = batching.deadline;
+        let (watcher, maps, claims, topic_reader, partitions) = if follows {
+            let configured = MapsRecord::unwritten(rules.map.clone(), epoch);
+            let gauges = metrics.maps.clone();
+            let (watcher, maps) =
+                Watcher::new(elastic.clone(), "topic", configured, deadline, clock.clone(), gauges);
+            let (keeper, claims) = keeper(&elastic, &clock, "test", deadline);
+            tokio::spawn(keeper.run(CancellationToken::new()));
+            (Some(watcher), maps, claims, topic_reader, 4)
+        } else {
+            let maps = MapsReader::fixed(rules.map.clone(), clock.clone());
+            (None, maps, Claims::unchecked(clock.clone(), deadline), TopicView::fixed(), i32::MAX)
+        };
         let (limits, followed) = watch::channel(limits::WorkerLimits {
             batching,
             requests: rounds.limits,
             max_in_flight: 4,
             adaptive_concurrency: false,
             max_operations_per_second: None,
-            memory: MemoryLimits { total: usize::MAX, per_partition: usize::MAX },
+            memory: WIDE,
         });
         let (fatal_sender, fatal) = mpsc::unbounded_channel();
         let visibility = Visibility::new(rounds.clone(), metrics.clone());
         tokio::spawn(visibility.clone().run(CancellationToken::new()));
+        let format = if registry.is_some() { RecordFormat::Registry } else { RecordFormat::Json };
         let context = Arc::new(WorkerContext {
             topic: "topic".into(),
             partitions,
@@ -387,7 +339,7 @@ impl Rig {
             dead_letters: has_dead_letters.then(|| letters.clone() as Arc<dyn DeadLetterSink>),
             counting,
             load: None,
-            retry,
+            retry: RETRY,
             traces: Traces::default(),
             clock: clock.clone(),
             metrics: metrics.clone(),
@@ -572,69 +524,4 @@ fn two_halves() -> Arc<GeoshardMap> {
 
 fn unwritten() -> MapsRecord {
     MapsRecord::unwritten(rules().map, Epoch::new(1).unwrap())
-}
-
-#[tokio::test(start_paused = true)]
-async fn records_are_indexed_in_their_geoshards_and_the_watermark_follows() {
-    let mut rig = Rig::start();
-    rig.index(7, "a", 1, 1);
-    rig.index(8, "b", 91, 1);
-    rig.index(9, "a", 92, 2);
-    rig.until_watermark(10).await;
-    assert_eq!(shards(&rig.elastic.copies("a")), ["f1"]);
-    assert_eq!(rig.elastic.document("a"), Some(document(92, 2)));
-    rig.index(12, "a", 2, 3);
-    rig.send(13, "b", None, None);
-    rig.until_watermark(14).await;
-    assert_eq!(shards(&rig.elastic.copies("a")), ["f0"]);
-    assert_eq!(rig.elastic.document("a"), Some(document(2, 3)));
-    assert_eq!(rig.elastic.document("b"), None);
-    let counts = rig.counts();
-    assert_eq!((counts["in"], counts["indexed"], counts["folded"], counts["deleted"]), (5, 3, 1, 1));
-    assert_eq!(rig.meter.held(), 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn gated_distributions_hold_offsets_from_the_assignment_on() {
-    let endpoint = Endpoint::new(false);
-    let mut rig = Rig::distributing(&endpoint);
-    rig.index(0, "a", 0, 1);
-    rig.until("the document", |rig| rig.elastic.document("a").is_some()).await;
-    rig.pass(Duration::from_secs(30)).await;
-    assert_eq!(rig.published.watermark(), None, "earlier changes may not be distributed either");
-    endpoint.open.store(true, Ordering::SeqCst);
-    rig.until_watermark(1).await;
-    let told: BTreeSet<ShardId> =
-        endpoint.told.lock().unwrap().iter().map(|(shard, _)| shard.clone()).collect();
-    assert_eq!(told, rules().map.shards().iter().cloned().collect());
-
-    // A move: its old geoshard is distributed, too, after the new one.
-    endpoint.told.lock().unwrap().clear();
-    endpoint.open.store(false, Ordering::SeqCst);
-    rig.index(1, "a", 90, 2);
-    rig.until("the move", |rig| rig.counts().get("indexed") == Some(&2)).await;
-    rig.pass(Duration::from_secs(30)).await;
-    assert_eq!(rig.published.watermark(), Some(1));
-    endpoint.open.store(true, Ordering::SeqCst);
-    rig.until_watermark(2).await;
-    let told = endpoint.told.lock().unwrap().clone();
-    let shard = |lon: f64| rules().map.locate(crate::base::geo::GeoPoint::new(0.0, lon).unwrap()).clone();
-    assert_eq!(told.iter().map(|(shard, _)| shard).collect::<Vec<_>>(), [&shard(90.0), &shard(0.0)]);
-    assert!(told[0].1.contains("\"watermark\":2"), "{}", told[0].1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn holds_per_geoshard_are_bounded_and_keep_the_lowest_offset() {
-    let endpoint = Endpoint::new(true);
-    let mut rig = Rig::distributing(&endpoint);
-    rig.index(0, "a", 0, 1);
-    rig.until_watermark(1).await;
-    endpoint.open.store(false, Ordering::SeqCst);
-    for offset in 1..40 {
-        rig.index(offset, &format!("d{offset}"), 0, offset);
-        rig.pass(Duration::from_millis(300)).await;
-    }
-    assert_eq!(rig.published.watermark(), Some(1));
-    endpoint.open.store(true, Ordering::SeqCst);
-    rig.until_watermark(40).await;
 }

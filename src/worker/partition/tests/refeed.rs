@@ -8,16 +8,7 @@ type Source = mpsc::UnboundedReceiver<WaitingFetch>;
 
 fn fed(on_missing: OnMissing) -> (Rig, Source) {
     let (feeder, source) = SourceFetcher::stand_in();
-    let rig = Rig::build_with(
-        batching(),
-        true,
-        false,
-        None,
-        None,
-        (on_missing, Some(feeder), None),
-        (None, REALTIME),
-    );
-    (rig, source)
+    (Rig::build(RigOptions { on_missing, refeed: Some(feeder), ..RigOptions::default() }), source)
 }
 
 fn refeed(rig: &Rig, offset: i64, id: &str) {
@@ -188,8 +179,12 @@ async fn next_owner_writes_a_fetched_document_after_a_crash() {
     let before = elastic.document("x");
 
     let (feeder, mut source) = SourceFetcher::stand_in();
-    let fed = (OnMissing::Refeed, Some(feeder), None);
-    let mut next = Rig::build_with(batching(), true, false, None, None, fed, (Some(elastic), REALTIME));
+    let mut next = Rig::build(RigOptions {
+        on_missing: OnMissing::Refeed,
+        refeed: Some(feeder),
+        elastic: Some(elastic),
+        ..RigOptions::default()
+    });
     refeed(&next, 0, "x");
     next.until_watermark(1).await;
     assert_eq!((before, next.elastic.document("x")), (None, Some(document(91, 5))));

@@ -9,9 +9,9 @@ const PLACE: &str = r#"{"type":"record","name":"Place","fields":[
 
 async fn reading() -> (TestRegistry, Rig) {
     let registry = TestRegistry::start().await;
-    let by = Registry::open(&registry.settings(), None).unwrap();
-    let how = (OnMissing::DeadLetter, None, Some(by));
-    (registry, Rig::build_with(batching(), true, false, None, None, how, (None, REALTIME)))
+    let client = Registry::open(&registry.settings(), None).unwrap();
+    let rig = Rig::build(RigOptions { registry: Some(client), ..RigOptions::default() });
+    (registry, rig)
 }
 
 fn record(offset: i64, id: &str, schema: u8, n: u8) -> Record {

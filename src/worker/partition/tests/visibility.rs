@@ -42,7 +42,8 @@ async fn next_owner_continues_the_sweeps_of_an_ending_partition() {
         assert_eq!(rig.published.watermark(), Some(1));
         assert_eq!(shards(&rig.elastic.copies("a")), ["f0", "f1"]);
 
-        let mut next = Rig::serving_searches_of(Some(rig.elastic.clone()));
+        let elastic = Some(rig.elastic.clone());
+        let mut next = Rig::build(RigOptions { elastic, moves: FOR_SEARCHES, ..RigOptions::default() });
         next.index(1, "a", 91, 2);
         next.until_watermark(2).await;
         assert_eq!(shards(&next.elastic.copies("a")), ["f1"]);
