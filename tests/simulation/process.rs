@@ -22,7 +22,6 @@ use geofold::core::schemas::Schemas;
 use geofold::core::write::Body;
 use geofold::geoshard::GeoshardMap;
 use geofold::io::claims::{Claims, Keeper};
-use geofold::io::elastic::Elastic;
 use geofold::io::elastic::rounds::{self, Halt, RequestDeadline, RequestSender, Unobserved};
 use geofold::io::maps::{MapsReader, MapsRecord, OffsetFloor, Watcher};
 use geofold::io::meta::TopicMemory;
@@ -113,6 +112,11 @@ impl Freezer {
         self.is_frozen.store(false, Ordering::Relaxed);
         let asleep = std::mem::take(&mut *self.asleep.lock().unwrap_or_else(PoisonError::into_inner));
         asleep.into_iter().for_each(Waker::wake);
+    }
+
+    /// Runs work that stops while this is frozen.
+    fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+        tokio::spawn(Stoppable { freezer: self.clone(), work: work.boxed() })
     }
 }
 
@@ -242,110 +246,110 @@ pub struct Process {
     is_paused: bool,
 }
 
+fn limits(setup: &Setup) -> WorkerLimits {
+    let batching = Batching {
+        max_documents: setup.max_documents,
+        max_bytes: 1 << 20,
+        linger: Duration::from_millis(setup.linger),
+        max_dirty_age: Duration::from_millis(setup.max_dirty_age),
+        deadline: Duration::from_millis(DEADLINE),
+    };
+    let requests = rounds::RequestLimits {
+        max_operations: setup.max_operations,
+        max_bytes: 1 << 20,
+        request_timeout: Duration::from_millis(setup.request_timeout),
+    };
+    WorkerLimits {
+        batching,
+        requests,
+        max_in_flight: setup.permits,
+        adaptive_concurrency: false,
+        max_operations_per_second: None,
+        memory: budget::MemoryLimits { total: usize::MAX, per_partition: setup.held },
+    }
+}
+
+/// Sends the requests of the process called `name`.
+fn request_sender(world: &Arc<World>, name: usize, limits: rounds::RequestLimits) -> RequestSender {
+    let Setup { permits, retry_initial, retry_max, .. } = world.scenario.setup;
+    let sender = RequestSender {
+        elastic: Arc::new(Wire { world: world.clone(), process: name }),
+        permits: Arc::new(Semaphore::new(permits)),
+        queue: None,
+        server: Arc::default(),
+        look: 0,
+        limits,
+        retry: RetryPolicy {
+            initial: Duration::from_millis(retry_initial),
+            max: Duration::from_millis(retry_max),
+        },
+        clock: world.clock.clone(),
+        observer: Arc::new(Unobserved),
+    };
+    sender.with_queue()
+}
+
+/// Follows the maps record, and keeps a claim on the partition.
+fn follow_maps(
+    rounds: &RequestSender,
+    shared: &Shared,
+    name: usize,
+    freezer: &Arc<Freezer>,
+    cancel: &CancellationToken,
+) -> (MapsReader, Claims) {
+    let (elastic, clock, deadline) = (&rounds.elastic, &rounds.clock, Duration::from_millis(DEADLINE));
+    let configured = MapsRecord::unwritten(shared.map.clone(), Epoch::default());
+    let gauges = shared.metrics.maps.clone();
+    let (watcher, maps) = Watcher::new(elastic.clone(), TOPIC, configured, deadline, clock.clone(), gauges);
+    freezer.spawn(watcher.run(cancel.clone()));
+    let (owner, process) = (name.to_string().into(), name as u64);
+    let (keeper, claims) = Keeper::new(elastic.clone(), TOPIC, owner, deadline, clock.clone(), process);
+    freezer.spawn(keeper.run(cancel.clone()));
+    (maps, claims)
+}
+
 impl Process {
     /// Starts a process that is assigned the partition and reads from `next` on.
     pub fn start(world: &Arc<World>, shared: &Shared, number: i32, name: usize, next: i64) -> Self {
-        let Setup { max_documents, linger, max_dirty_age, max_operations, permits, held, .. } =
-            world.scenario.setup;
-        let Setup { cached_placements, retry_initial, retry_max, request_timeout, .. } = world.scenario.setup;
-        let rules = Rules {
-            map: shared.map.clone(),
-            location: shared.location.clone(),
-            on_missing: world.scenario.on_missing,
-            other_map: None,
-            announce_all: false,
-            tally: world.scenario.counts().then(tally::rules),
-        };
-        let log = Arc::new(Log { world: world.clone(), location: shared.location.clone() });
+        let scenario = &world.scenario;
+        let freezer = Arc::<Freezer>::default();
+        let cancel = CancellationToken::new();
         let clock: Arc<dyn Clock> = world.clock.clone();
         let metrics = shared.metrics.clone();
         let health = Health::new(clock.clone(), metrics.clone(), Duration::from_secs(30));
         health.ready(Health::STARTUP);
-        let retry = RetryPolicy {
-            initial: Duration::from_millis(retry_initial),
-            max: Duration::from_millis(retry_max),
+        let rules = Rules {
+            map: shared.map.clone(),
+            location: shared.location.clone(),
+            on_missing: scenario.on_missing,
+            other_map: None,
+            announce_all: false,
+            tally: scenario.counts().then(tally::rules),
         };
-        let elastic: Arc<dyn Elastic> = Arc::new(Wire { world: world.clone(), process: name });
-        let requests = Arc::new(Semaphore::new(permits));
-        let rounds = RequestSender {
-            elastic,
-            permits: requests,
-            queue: None,
-            server: Arc::default(),
-            look: 0,
-            limits: rounds::RequestLimits {
-                max_operations,
-                max_bytes: 1 << 20,
-                request_timeout: Duration::from_millis(request_timeout),
-            },
-            retry,
-            clock: clock.clone(),
-            observer: Arc::new(Unobserved),
-        };
-        let rounds = rounds.with_queue();
+        let log = Arc::new(Log { world: world.clone(), location: shared.location.clone() });
+        let limits = limits(&scenario.setup);
+        let rounds = request_sender(world, name, limits.requests);
         let memory = TopicMemory::new(rounds.clone(), TOPIC);
-        let freezer = Arc::<Freezer>::default();
-        let cancel = CancellationToken::new();
-        let maps = if world.scenario.kind == Kind::TwoMaps {
-            let (watcher, maps) = Watcher::new(
-                rounds.elastic.clone(),
-                TOPIC,
-                MapsRecord::unwritten(shared.map.clone(), Epoch::default()),
-                Duration::from_millis(DEADLINE),
-                clock.clone(),
-                metrics.maps.clone(),
-            );
-            let watch = watcher.run(cancel.clone());
-            tokio::spawn(Stoppable { freezer: freezer.clone(), work: watch.boxed() });
-            maps
-        } else {
-            MapsReader::fixed(shared.map.clone(), clock.clone())
-        };
-        let claims = if world.scenario.kind == Kind::TwoMaps {
-            let (keeper, claims) = Keeper::new(
-                rounds.elastic.clone(),
-                TOPIC,
-                name.to_string().into(),
-                Duration::from_millis(DEADLINE),
-                clock.clone(),
-                name as u64,
-            );
-            let keep = keeper.run(cancel.clone());
-            tokio::spawn(Stoppable { freezer: freezer.clone(), work: keep.boxed() });
-            claims
-        } else {
-            Claims::unchecked(clock.clone(), Duration::from_millis(DEADLINE))
+        let (maps, claims) = match scenario.kind {
+            Kind::TwoMaps => follow_maps(&rounds, shared, name, &freezer, &cancel),
+            _ => (
+                MapsReader::fixed(shared.map.clone(), clock.clone()),
+                Claims::unchecked(clock.clone(), Duration::from_millis(DEADLINE)),
+            ),
         };
         let (fatal_sender, fatal) = mpsc::unbounded_channel();
         let epoch = Epoch::default();
-        let batching = Batching {
-            max_documents,
-            max_bytes: 1 << 20,
-            linger: Duration::from_millis(linger),
-            max_dirty_age: Duration::from_millis(max_dirty_age),
-            deadline: Duration::from_millis(DEADLINE),
-        };
-        let memory_limits = budget::MemoryLimits { total: usize::MAX, per_partition: held };
-        let limits = WorkerLimits {
-            batching,
-            requests: rounds.limits,
-            max_in_flight: permits,
-            adaptive_concurrency: false,
-            max_operations_per_second: None,
-            memory: memory_limits,
-        };
         let visibility = Visibility::new(rounds.clone(), metrics.clone());
-        let refreshing = visibility.clone().run(cancel.clone());
-        tokio::spawn(Stoppable { freezer: freezer.clone(), work: refreshing.boxed() });
+        freezer.spawn(visibility.clone().run(cancel.clone()));
         let context = WorkerContext {
             topic: TOPIC.into(),
             epoch,
-            counting: world.scenario.counts().then(|| tally::counting(world, name)),
+            counting: scenario.counts().then(|| tally::counting(world, name)),
             partitions: i32::MAX,
             partitioner: Partitioner::Custom,
             lost_records: LostRecords::Stop,
             topic_reader: TopicView::fixed(),
-            batching,
+            batching: limits.batching,
             // They never change here.
             limits: watch::channel(limits).1,
             decoder: Decoder::new(shared.location.clone(), epoch, 1 << 20),
@@ -353,18 +357,18 @@ impl Process {
             rules,
             maps,
             claims,
+            retry: rounds.retry,
             rounds,
-            batch_permits: Arc::new(Semaphore::new(permits * BATCHES_PER_REQUEST)),
-            moves: searches::moves(world.scenario.serves_searches()),
+            batch_permits: Arc::new(Semaphore::new(limits.max_in_flight * BATCHES_PER_REQUEST)),
+            moves: searches::moves(scenario.serves_searches()),
             visibility,
             memory: memory.clone(),
             refeed: None,
             distributor: None,
             reread: log.clone(),
-            look_ahead: world.scenario.looks_ahead().then_some(log),
+            look_ahead: scenario.looks_ahead().then_some(log),
             dead_letters: Some(Arc::new(Letters { world: world.clone(), process: name })),
             load: None,
-            retry,
             traces: Traces::default(),
             clock,
             metrics: metrics.clone(),
@@ -374,7 +378,7 @@ impl Process {
         let (records, records_receiver) = mpsc::channel(QUEUE_RECORDS);
         let (mode, mode_receiver) = watch::channel(Mode::Run);
         let meter = Arc::new(Meter::new(MemoryBudget::new()));
-        if world.scenario.looks_ahead() {
+        if scenario.looks_ahead() {
             meter.set_at_bound(Some(0));
         }
         let published = Published::new();
@@ -386,11 +390,11 @@ impl Process {
             cancel: cancel.clone(),
             meter: meter.clone(),
             published: published.clone(),
-            cache_share: CacheShare::new(cached_placements),
+            cache_share: CacheShare::new(scenario.setup.cached_placements),
             // One for all: metrics are not checked.
             metrics: metrics.partition(0),
         };
-        let task = tokio::spawn(Stoppable { freezer: freezer.clone(), work: partition.run().boxed() });
+        let task = freezer.spawn(partition.run());
         world.note(None, || format!("process {name} begins at {next}"));
         Self {
             name,
@@ -411,7 +415,7 @@ impl Process {
             fatal,
             memory,
             task,
-            limits: memory_limits,
+            limits: limits.memory,
             is_paused: false,
         }
     }
@@ -467,7 +471,7 @@ impl Process {
             // It may fail: a lagging value only detects less.
             let _ = memory.remember_watermarks(Epoch::default(), &[(number, committed)], &lease).await;
         };
-        tokio::spawn(Stoppable { freezer: self.freezer.clone(), work: work.boxed() });
+        self.freezer.spawn(work);
     }
 
     /// Stops everything that the process does, until it is thawed.
