@@ -98,12 +98,13 @@ pub(super) async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
     let (_, server) =
         serve_with(options, listen, http::routes(state.clone()), server_stop.clone(), &supervisor).await?;
 
-    let counting = config.load.is_on().then(|| {
+    let load = config.load.is_on().then(|| {
         let (topic, timeout) = (&config.kafka.topic, config.elasticsearch.request_timeout);
         let (keeper, to) = LoadKeeper::new(own, topic, timeout, config.load.interval, maps.clone());
-        (supervisor.spawn("load", server_stop.clone(), keeper.run(server_stop.clone())), to)
+        let keeping = supervisor.spawn("load", server_stop.clone(), keeper.run(server_stop.clone()));
+        (keeping, to)
     });
-    let (keeping, to) = counting.unzip();
+    let (keeping, to) = load.unzip();
 
     let told = stop.clone();
     let work = async {
@@ -118,17 +119,7 @@ pub(super) async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
             supervisor.spawn("load file", server_stop.clone(), writing);
         }
         stop.cancelled().await;
-        // Load balancers see the probe fail; clients that connect meanwhile get 503.
-        state.is_draining.store(true, Ordering::Relaxed);
-        health.not_ready(Health::SHUTDOWN, "it is stopping");
-        tracing::info!(under_way = state.under_way.len(), "stopping: requests under way are answered");
-        state.under_way.close();
-        if tokio::time::timeout(config.route.timeout, state.under_way.wait()).await.is_err() {
-            tracing::warn!(
-                under_way = state.under_way.len(),
-                "requests are still under way; stopping anyway"
-            );
-        }
+        drain(&state, &health, config.route.timeout).await;
         Ok::<(), Failure>(())
     };
     let result: Result<(), Failure> =
@@ -151,6 +142,19 @@ pub(super) async fn route(args: RouteArgs) -> Result<ExitCode, Failure> {
         tracing::info!("geofold route ends");
     }
     result.map(|()| ExitCode::SUCCESS)
+}
+
+/// Takes no further requests, and waits for those under way.
+async fn drain(state: &RouteState, health: &Health, most: Duration) {
+    // Load balancers see the probe fail; clients that connect meanwhile get 503.
+    state.is_draining.store(true, Ordering::Relaxed);
+    health.not_ready(Health::SHUTDOWN, "it is stopping");
+    tracing::info!(under_way = state.under_way.len(), "stopping: requests under way are answered");
+    state.under_way.close();
+    if tokio::time::timeout(most, state.under_way.wait()).await.is_err() {
+        let under_way = state.under_way.len();
+        tracing::warn!(under_way, "requests are still under way; stopping anyway");
+    }
 }
 
 /// What answers searches, by this configuration.
