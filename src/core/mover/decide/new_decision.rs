@@ -12,68 +12,105 @@ use crate::core::mover::counting::Contribution;
 use crate::core::mover::{Done, HISTORY_FULL, Outcome, Refusal, RetryState};
 use crate::core::placement::{KnownPlacement, Placement};
 
+/// A new decision: what is to become of the document.
+struct NewDecision {
+    /// Its geoshard; `None` if it is deleted.
+    target: Option<ShardId>,
+    /// What to write; `None` if the target has it already.
+    write: Option<Bytes>,
+    /// Its content, where the placement must record it: the source may answer otherwise at the next request.
+    fetched: Option<Bytes>,
+    /// What is then true of the entry.
+    then: Outcome,
+    counted: Contribution,
+}
+
 impl Decision<'_> {
     /// Steps 2 and 3: no decision is recorded at this position.
     pub(super) fn decide_new(&self, known: Option<KnownPlacement>, copy: Option<NewestCopy>) -> EntryPlan {
-        let fold = &self.entry.fold;
-        let placed_in = known.as_ref().and_then(|known| known.placement.shard.clone());
-        let wanted = self.wanted(known.as_ref(), placed_in.as_ref(), copy.clone(), SourceUse::MayBeAsked);
-        let wanted = match wanted {
-            Ok(wanted) => wanted,
-            Err(refusal) => return self.refuse(known, copy, refusal),
-        };
-        let mut fetched = None;
-        let (target, write, then, counted) = match wanted {
-            Wanted::Settle(outcome) => return EntryPlan::Settle(outcome),
-            Wanted::Gone(Outcome::DeadLetter(refusal))
+        let placed_in = known.as_ref().and_then(|known| known.placement.shard.as_ref());
+        match self.wanted(known.as_ref(), placed_in, copy.clone(), SourceUse::MayBeAsked) {
+            Err(refusal) => self.refuse(known, copy, refusal),
+            Ok(Wanted::Settle(outcome)) => EntryPlan::Settle(outcome),
+            Ok(Wanted::Gone(Outcome::DeadLetter(refusal)))
                 if refusal.reason != MISSING_DOCUMENT && self.may_be_separated(known.as_ref()) =>
             {
-                return EntryPlan::Settle(separated(refusal, known.as_ref()));
+                EntryPlan::Settle(separated(refusal, known.as_ref()))
             }
-            Wanted::Gone(outcome) => (None, None, outcome, Contribution::default()),
-            // The owner that wrote it in place decided for this shard; deciding again might use another map.
-            Wanted::Written(written) => {
-                // Unless the entry is in place, a cached placement may be outdated: a zombie moved the document away
-                // and back, and calling the entry done would leave those leftovers unswept forever. Nor, with counting,
-                // is known what an owner with other fold boundaries may still record.
-                let is_done = known.as_ref().is_some_and(|known| {
-                    self.counting.is_off() && self.is_in_place(known, &written.shard)
-                        || sabotage::is(Sabotage::WrittenIsDone) && known.placement.leftovers.is_empty()
-                });
-                if is_done {
-                    return EntryPlan::Settle(Outcome::Done(Done::AlreadyApplied));
-                }
-                let counted = Contribution::recorded(known.as_ref());
-                (Some(written.shard), None, Outcome::Done(Done::AlreadyApplied), counted)
+            Ok(Wanted::Gone(then)) => {
+                let counted = Contribution::default();
+                self.write_ahead(
+                    known,
+                    NewDecision { target: None, write: None, fetched: None, then, counted },
+                )
             }
-            Wanted::Document(document, made) => {
-                let target = match self.target(known.as_ref(), &document, made) {
-                    Ok(target) => target,
-                    Err(refusal) => return self.refuse(known, copy, refusal),
-                };
-                let is_recorded = made != Made::Logged && !sabotage::is(Sabotage::FetchedIsNotRecorded);
-                fetched = is_recorded.then(|| document.clone());
-                let moved = placed_in.as_ref().is_some_and(|from| *from != target);
-                let then = Outcome::Done(Done::Indexed { moved });
-                let counted = self.counting.of_document(fold, &document, &target);
-                let base = copy.as_ref().map(|copy| copy.version);
-                let is_in_place = |known: &KnownPlacement| {
-                    made == Made::Logged
-                        && self.is_in_place(known, &target)
-                        && self.counting.keeps_recorded(&known.placement, fold, &counted, base)
-                };
-                if known.as_ref().is_some_and(is_in_place)
-                    && let Some(known) = known
-                {
-                    let task = WriteTask { write: Some(document), sweep_at: fold.last, then };
-                    return EntryPlan::InPlace { known, task };
-                }
-                if known.is_none() && sabotage::is(Sabotage::NoWriteAhead) {
-                    return self.unannounced(target, document, then);
-                }
-                (Some(target), Some(document), then, counted)
-            }
+            Ok(Wanted::Written(written)) => self.decide_written(known, written.shard),
+            Ok(Wanted::Document(document, made)) => self.decide_document(known, copy, document, made),
+        }
+    }
+
+    /// The document is in `shard` already. The owner that wrote it in place decided for this shard; deciding again might use another
+    /// map.
+    fn decide_written(&self, known: Option<KnownPlacement>, shard: ShardId) -> EntryPlan {
+        // Unless the entry is in place, a cached placement may be outdated: a zombie moved the document away and back, and
+        // calling the entry done would leave those leftovers unswept forever. Nor, with counting, is known what an owner
+        // with other fold boundaries may still record.
+        let is_done = known.as_ref().is_some_and(|known| {
+            self.counting.is_off() && self.is_in_place(known, &shard)
+                || sabotage::is(Sabotage::WrittenIsDone) && known.placement.leftovers.is_empty()
+        });
+        let then = Outcome::Done(Done::AlreadyApplied);
+        if is_done {
+            return EntryPlan::Settle(then);
+        }
+        let counted = Contribution::recorded(known.as_ref());
+        self.write_ahead(
+            known,
+            NewDecision { target: Some(shard), write: None, fetched: None, then, counted },
+        )
+    }
+
+    /// The document is to be written: in place, or where it belongs now.
+    fn decide_document(
+        &self,
+        known: Option<KnownPlacement>,
+        copy: Option<NewestCopy>,
+        document: Bytes,
+        made: Made,
+    ) -> EntryPlan {
+        let fold = &self.entry.fold;
+        let target = match self.target(known.as_ref(), &document, made) {
+            Ok(target) => target,
+            Err(refusal) => return self.refuse(known, copy, refusal),
         };
+        let placed_in = known.as_ref().and_then(|known| known.placement.shard.as_ref());
+        let then = Outcome::Done(Done::Indexed { moved: placed_in.is_some_and(|from| *from != target) });
+        let counted = self.counting.of_document(fold, &document, &target);
+        let base = copy.map(|copy| copy.version);
+        let is_in_place = |known: &KnownPlacement| {
+            made == Made::Logged
+                && self.is_in_place(known, &target)
+                && self.counting.keeps_recorded(&known.placement, fold, &counted, base)
+        };
+        match known {
+            Some(known) if is_in_place(&known) => {
+                let task = WriteTask { write: Some(document), sweep_at: fold.last, then };
+                EntryPlan::InPlace { known, task }
+            }
+            None if sabotage::is(Sabotage::NoWriteAhead) => self.unannounced(target, document, then),
+            known => {
+                let is_recorded = made != Made::Logged && !sabotage::is(Sabotage::FetchedIsNotRecorded);
+                let fetched = is_recorded.then(|| document.clone());
+                let (target, write) = (Some(target), Some(document));
+                self.write_ahead(known, NewDecision { target, write, fetched, then, counted })
+            }
+        }
+    }
+
+    /// Records the decision in the placement, before anything is written or deleted.
+    fn write_ahead(&self, known: Option<KnownPlacement>, decision: NewDecision) -> EntryPlan {
+        let fold = &self.entry.fold;
+        let NewDecision { target, write, fetched, then, counted } = decision;
         if known.as_ref().is_some_and(|known| self.counting.awaits_commit(&known.placement, fold)) {
             let carry = RetryState { awaits_commit: true, ..self.entry.carry.clone() };
             return EntryPlan::Settle(again_outcome(HISTORY_FULL, carry));
