@@ -63,7 +63,7 @@ pub enum RecordError {
 
 impl RecordError {
     /// The stored form is none.
-    pub fn unreadable(id: &DocId, error: &serde_json::Error) -> Self {
+    fn unreadable(id: &DocId, error: &serde_json::Error) -> Self {
         Self::Unreadable { id: id.to_string(), error: error.to_string() }
     }
 

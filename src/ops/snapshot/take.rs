@@ -78,10 +78,12 @@ impl Snapshots<'_> {
     /// See [`SnapshotError`].
     pub async fn unblock(&self) -> Result<usize, SnapshotError> {
         let blocked = self.blocked().await?;
+        if blocked.is_empty() {
+            return Ok(0);
+        }
         let id = SnapshotMark::key(&self.config.kafka.topic);
-        let stored = StoredRecord::new(self.elastic, &id, self.timeout()).read().await?;
-        let mark = stored.and_then(|(source, _)| serde_json::from_slice::<SnapshotMark>(&source).ok());
-        if let Some(mark) = mark.filter(|_| !blocked.is_empty()) {
+        let mark = StoredRecord::new(self.elastic, &id, self.timeout()).read_as::<SnapshotMark>().await?;
+        if let Some((mark, _)) = mark {
             // ⚠ Before writes go on: what is copied after that belongs to another moment.
             self.delete_unfinished(&mark.place).await?;
         }

@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::time::Duration;
 
+use bytes::Bytes;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -93,31 +94,44 @@ async fn block_stays_if_the_failed_snapshot_cannot_be_deleted() {
     assert!(!requests.iter().any(|request| request == UNBLOCK), "{requests:?}");
 }
 
+/// `geofold snapshot --unblock` where one of two indices is blocked, a command left this mark, and its snapshot is in this state: what
+/// came of it, and the requests that change something.
+async fn unblock(mark: Bytes, state: &'static str) -> (Result<usize, SnapshotError>, Vec<String>) {
+    let admin = move |line: &str, _: Option<&Value>| match line {
+        "GET /_snapshot/r/s" => (200, json!({"snapshots": [{"state": state}]})),
+        line if line.starts_with("GET /geofold-*/_settings") => {
+            let setting = |is: &str| json!({"settings": {"index.blocks.write": is}});
+            (200, json!({"geofold-s0": setting("true"), "geofold-s1": setting("false")}))
+        }
+        _ => (200, json!({})),
+    };
+    let stamp = SeqNo { seq_no: 1, primary_term: 1 };
+    let found = FoundDocument { version: 1, stamp, source: mark };
+    let get = Box::new(move |_: &_| GetAnswer::Found(found.clone()));
+    let elastic = Scripted { admin: Box::new(admin), get, ..Scripted::default() };
+    requests(&elastic, async |snapshots| snapshots.unblock().await).await
+}
+
 #[tokio::test]
 async fn unfinished_snapshot_of_a_killed_command_is_deleted_before_its_block_ends() {
     let (place, offsets) = ("r/s".parse().unwrap(), [(0, 1), (1, 2)].into());
     let mark = SnapshotMark { place, epoch: Epoch::default(), topic_id: None, offsets };
-    let source = serde_json::to_vec(&mark).unwrap();
-    let stamp = SeqNo { seq_no: 1, primary_term: 1 };
-    let found = FoundDocument { version: 1, stamp, source: source.into() };
+    let mark: Bytes = serde_json::to_vec(&mark).unwrap().into();
     for (state, expected) in [
-        ("IN_PROGRESS", vec!["DELETE /_snapshot/r/s", "PUT /geofold-s0/_settings"]),
-        ("SUCCESS", vec!["PUT /geofold-s0/_settings"]),
+        ("IN_PROGRESS", &["DELETE /_snapshot/r/s", "PUT /geofold-s0/_settings"][..]),
+        ("SUCCESS", &["PUT /geofold-s0/_settings"]),
     ] {
-        let found = found.clone();
-        let admin = move |line: &str, _: Option<&Value>| match line {
-            "GET /_snapshot/r/s" => (200, json!({"snapshots": [{"state": state}]})),
-            line if line.starts_with("GET /geofold-*/_settings") => {
-                let setting = |is: &str| json!({"settings": {"index.blocks.write": is}});
-                (200, json!({"geofold-s0": setting("true"), "geofold-s1": setting("false")}))
-            }
-            _ => (200, json!({})),
-        };
-        let get = Box::new(move |_: &_| GetAnswer::Found(found.clone()));
-        let elastic = Scripted { admin: Box::new(admin), get, ..Scripted::default() };
-        let (ended, requests) = requests(&elastic, async |snapshots| snapshots.unblock().await).await;
-        assert_eq!((ended.unwrap(), requests), (1, expected.into_iter().map(str::to_owned).collect()));
+        let (ended, requests) = unblock(mark.clone(), state).await;
+        assert_eq!((ended.unwrap(), requests), (1, expected.iter().map(ToString::to_string).collect()));
     }
+}
+
+#[tokio::test]
+async fn block_stays_if_it_cannot_be_read_which_snapshot_is_unfinished() {
+    let (refused, requests) = unblock("{}".into(), "IN_PROGRESS").await;
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("cannot be read") && refused.contains("newer version"), "{refused}");
+    assert_eq!(requests, Vec::<String>::new());
 }
 
 #[test]
