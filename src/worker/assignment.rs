@@ -28,14 +28,6 @@ const QUEUE_RECORDS: usize = 1 << 20;
 /// record. Records never wait for a full chunk: every poll ends by handing all of them out.
 const PASSED_ON_AT_ONCE: usize = 128;
 
-/// Maximum number of partitions held back instead of paused. Each may fill its own queue inside librdkafka and receive
-/// its share of one more response, so librdkafka's limits apply per partition instead of to all.
-const HELD_AT_MOST: usize = 8;
-
-/// Partitions with a lower limit are paused rather than held back: a held-back partition still receives what is in
-/// flight, a few MiB at most.
-const HELD_FROM_BYTES: usize = 16 << 20;
-
 /// Time for a cancelled task to end; it only has to reach its next await.
 const CANCEL_GRACE: Duration = Duration::from_millis(500);
 
@@ -290,7 +282,7 @@ impl Assignment {
             self.context.metrics.held_bytes_limit.set(level(newer.memory.total));
         }
         let mut flow = FlowControl::default();
-        let held_at_most = if self.limits.per_partition < HELD_FROM_BYTES { 0 } else { HELD_AT_MOST };
+        let max_held_back = self.limits.max_held_back();
         let mut held = self.owned.values().filter(|owned| owned.suspended == Some(ReadState::Held)).count();
         let threshold = self.limits.flush_threshold(self.owned.len());
         for (&number, owned) in &mut self.owned {
@@ -299,7 +291,7 @@ impl Assignment {
             owned.meter.set_at_bound((!may_read && owned.overflow.is_empty()).then_some(threshold));
             match (owned.suspended, may_read) {
                 // One that takes no records will not be read again soon.
-                (None, false) if held < held_at_most && owned.is_at_work() => {
+                (None, false) if held < max_held_back && owned.is_at_work() => {
                     held += 1;
                     self.ever_held.insert(number);
                     owned.suspended = Some(ReadState::Held);

@@ -13,6 +13,11 @@ use tokio::sync::Notify;
 /// bytes, its slot in the dirty set 250 to 400 depending on load, handles and id 100.
 pub const RECORD_OVERHEAD_BYTES: usize = 600;
 
+/// What librdkafka may keep for a partition that is held back: its own queue of 1 MiB, and its share of one more response.
+const HELD_BACK_BYTES: usize = 2 << 20;
+/// Maximum number of partitions held back.
+const MAX_HELD_BACK: usize = 8;
+
 /// Limits on held bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLimits {
@@ -28,6 +33,13 @@ impl MemoryLimits {
     /// batch permits from those with much.
     pub fn flush_threshold(self, partitions: usize) -> usize {
         self.total / (2 * partitions.max(1))
+    }
+
+    /// Maximum number of partitions that are held back rather than paused: as many as need no more memory than one partition may
+    /// take. A paused one loses what librdkafka has fetched of it, and if a broker has no other partition to be fetched, librdkafka
+    /// notices only after up to a second that it is read again.
+    pub fn max_held_back(self) -> usize {
+        (self.per_partition / HELD_BACK_BYTES).min(MAX_HELD_BACK)
     }
 }
 
@@ -193,6 +205,13 @@ mod tests {
         assert!(!meter.may_read(LIMITS, true), "still near the bound");
         meter.dequeued(200);
         assert!(meter.may_read(LIMITS, true));
+    }
+
+    #[test]
+    fn the_less_memory_the_fewer_partitions_are_held_back() {
+        let held_back = |bytes| MemoryLimits { total: 64 << 20, per_partition: bytes }.max_held_back();
+        let limits = [1 << 20, 2 << 20, 8 << 20, 16 << 20, 64 << 20];
+        assert_eq!(limits.map(held_back), [0, 1, 4, 8, 8]);
     }
 
     #[test]
