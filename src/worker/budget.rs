@@ -13,7 +13,8 @@ use tokio::sync::Notify;
 /// bytes, its slot in the dirty set 250 to 400 depending on load, handles and id 100.
 pub const RECORD_OVERHEAD_BYTES: usize = 600;
 
-/// What librdkafka may keep for a partition that is held back: its own queue of 1 MiB, and its share of one more response.
+/// What librdkafka keeps at most for a partition that is held back, unless producers make larger batches: its own queue of 1 MiB, and
+/// its share of one more response.
 const HELD_BACK_BYTES: usize = 2 << 20;
 /// Maximum number of partitions held back.
 const MAX_HELD_BACK: usize = 8;
