@@ -75,11 +75,13 @@ fn a_backlog_beyond_memory_and_a_dead_elasticsearch_move_neither_memory_nor_the_
         resident_at_first / MIB,
         resident / MIB
     );
-    // A turn of the poll thread may pass the bound by 1 MiB and a record.
+    // What librdkafka had handed on when partitions were held back still comes: its queue (queued.max.messages.kbytes) and one
+    // answer (fetch.max.bytes), of records that count 600 bytes more each.
+    let handed_on = (1.0 + 2.0) * 1.2;
     assert!(held > 4.0 * MIB, "{held} bytes are too few to have tested anything");
-    assert!(held < (8.0 + 1.1) * MIB, "{held} bytes held, 8 MiB allowed");
+    assert!(held < (8.0 + handed_on) * MIB, "{held} bytes held, 8 MiB allowed");
     assert!(
-        resident < resident_at_first + 64.0 * MIB,
+        resident < resident_at_first + 80.0 * MIB,
         "{resident} bytes resident, {resident_at_first} at first"
     );
     assert_eq!(worker.metric("geofold_rebalances_total", ""), rebalances, "the member left its group");
