@@ -1,7 +1,6 @@
 //! When a batch starts.
 
 use super::*;
-use crate::worker::assignment::Assignment;
 
 #[tokio::test(start_paused = true)]
 async fn records_are_indexed_in_their_geoshards_and_the_watermark_follows() {
@@ -188,22 +187,4 @@ async fn cache_is_trimmed_to_a_smaller_share_between_batches() {
     rig.cache_share.set_partitions(100);
     write_ten(&mut rig).await;
     assert_eq!(write_ten(&mut rig).await, 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn assigned_partitions_share_the_placement_cache() {
-    const TOTAL: usize = 200;
-    let rig = Rig::start();
-    let handle = tokio::runtime::Handle::current();
-    let mut assignment = Assignment::new(rig.context.clone(), handle, MemoryBudget::new(), WIDE, TOTAL);
-    let share = assignment.cache_share.clone();
-    for number in 1..=100 {
-        let _ = assignment.assign(&[(number, None)]);
-        let owned = usize::try_from(number).unwrap();
-        assert_eq!(share.of_one().get(), TOTAL / owned, "with {owned} partitions");
-    }
-    assignment.revoke(&(1..=80).collect::<Vec<_>>(), Duration::ZERO);
-    assert_eq!(share.of_one().get(), TOTAL / 20);
-    let _ = assignment.assign(&(201..=500).map(|number| (number, None)).collect::<Vec<_>>());
-    assert_eq!(share.of_one().get(), 1, "more partitions than placements");
 }

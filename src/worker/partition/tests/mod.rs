@@ -1,5 +1,6 @@
 //! The partition task against an in-memory search server, in paused time unless a test depends on real time.
 
+mod assignment;
 mod batches;
 mod claims;
 mod dead_letters;
