@@ -396,9 +396,16 @@ async fn hits_are_sorted_by_fields(server: &Server) {
 async fn several_searches_go_as_one_request(server: &Server) {
     server.create("a", json!({})).await;
     server.bulk_with("?refresh=true", &[r#"{"index":{"_index":"$a","_id":"x"}}"#, "{}"]).await;
-    let lines = "{\"index\":[\"$a\"],\"allow_partial_search_results\":\"false\"}\n{\"size\":1}\n{\"index\":\"$no\"}\n{}\n";
-    let answer = server.send("POST", "/_msearch", "application/x-ndjson", lines.to_owned()).await;
-    let [first, second] = [0, 1].map(|n| answer.body["responses"][n].clone());
+    let lines = [
+        r#"{"index":["$a"],"allow_partial_search_results":"false"}"#,
+        r#"{"size":1}"#,
+        r#"{"index":"$no"}"#,
+        "{}",
+        r#"{"index":["$no","$a"],"ignore_unavailable":true}"#,
+        "{}\n",
+    ];
+    let answer = server.send("POST", "/_msearch", "application/x-ndjson", lines.join("\n")).await;
+    let [first, second, third] = [0, 1, 2].map(|n| answer.body["responses"][n].clone());
     assert_eq!(
         (&first["status"], &first["hits"]["hits"][0]["_id"]),
         (&json!(200), &json!("x")),
@@ -406,6 +413,7 @@ async fn several_searches_go_as_one_request(server: &Server) {
     );
     let error = (&second["status"], &second["error"]["type"]);
     assert_eq!(error, (&json!(404), &json!("index_not_found_exception")), "{answer:?}");
+    assert_eq!(third["hits"]["hits"][0]["_id"], "x", "{answer:?}");
 }
 
 async fn a_box_reaches_over_the_antimeridian_and_the_poles(server: &Server) {

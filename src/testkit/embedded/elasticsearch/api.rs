@@ -259,7 +259,7 @@ fn searched(store: &IndexStore, request: &Request, names: &str) -> Result<HttpAn
     Ok(HttpAnswer { status: 200, body: filtered.unwrap_or(body) })
 }
 
-/// Searches by pairs of lines: the indices, and the body.
+/// Searches by pairs of lines: the indices with parameters of their search, and the body.
 fn msearched(store: &IndexStore, request: &Request) -> Result<HttpAnswer, EsError> {
     let mut responses = Vec::new();
     let lines: Vec<&[u8]> = request.body.split(|&byte| byte == b'\n').collect();
@@ -272,10 +272,10 @@ fn msearched(store: &IndexStore, request: &Request) -> Result<HttpAnswer, EsErro
         let one = Request {
             method: "POST".to_owned(),
             path: String::new(),
-            query: match head["allow_partial_search_results"].to_string().trim_matches('"') {
-                "false" => [("allow_partial_search_results".to_owned(), "false".to_owned())].into(),
-                _ => HashMap::new(),
-            },
+            query: ["allow_partial_search_results", "ignore_unavailable"]
+                .into_iter()
+                .filter_map(|name| Some((name.to_owned(), head.get(name)?.to_string().replace('"', ""))))
+                .collect(),
             body: bytes::Bytes::copy_from_slice(pair[1]),
         };
         let (status, body) = match searched(store, &one, &names) {
