@@ -73,26 +73,34 @@ impl Scenario {
             let (mut polls, mut missed) = (0_u64, Vec::new());
             let mut turn = 0;
             while !told.load(SeqCst) {
-                for (indices, ids) in moving.iter().chain(staying.get(turn % staying.len())) {
-                    let names = indices.iter().cloned().collect::<Vec<_>>().join(",");
-                    let body =
-                        json!({"query": {"ids": {"values": ids}}, "size": 2 * ids.len(), "_source": false});
-                    let path = format!("{url}/{names}/_search?ignore_unavailable=true");
-                    let request =
-                        http.post(path).header("content-type", "application/json").body(body.to_string());
-                    let answer: Value = request.send().unwrap().json().unwrap();
-                    let hits = answer["hits"]["hits"].as_array().unwrap();
+                let asked: Vec<_> = moving.iter().chain(staying.get(turn % staying.len())).collect();
+                let searches: String =
+                    asked.iter().map(|(indices, ids)| search_by_ids(indices, ids)).collect();
+                let request = http.post(format!("{url}/_msearch"));
+                let request = request.header("content-type", "application/x-ndjson").body(searches);
+                let answer: Value = request.send().unwrap().json().unwrap();
+                let responses = answer["responses"].as_array().unwrap();
+                assert_eq!(responses.len(), asked.len());
+                for (response, (_, ids)) in responses.iter().zip(asked) {
+                    let hits = response["hits"]["hits"].as_array().unwrap();
                     let found: BTreeSet<&str> = hits.iter().map(|hit| hit["_id"].as_str().unwrap()).collect();
                     missed.extend(ids.iter().filter(|id| !found.contains(id.as_str())).cloned());
                     polls += 1;
                 }
                 turn += 1;
-                std::thread::sleep(Duration::from_millis(20));
+                std::thread::sleep(Duration::from_millis(100));
             }
             (polls, missed)
         });
         Reader { stop, thread }
     }
+}
+
+/// One search of a request with several: its line of indices, and its line of what is asked.
+fn search_by_ids(indices: &BTreeSet<String>, ids: &[String]) -> String {
+    let header = json!({"index": indices, "ignore_unavailable": true});
+    let query = json!({"query": {"ids": {"values": ids}}, "size": 2 * ids.len(), "_source": false});
+    format!("{header}\n{query}\n")
 }
 
 struct Writing {
