@@ -312,13 +312,18 @@ impl Assignment {
                 (None, true) | (Some(_), false) => {}
             }
         }
-        let paused = self.owned.values().filter(|owned| owned.suspended.is_some()).count();
-        self.context.metrics.paused_partitions.set(level(paused));
-        self.context.metrics.held_bytes.set(level(self.budget.held()));
-        let free = level(self.context.rounds.permits.available_permits());
-        let permits = self.context.metrics.elasticsearch.permits.get();
-        self.context.metrics.elasticsearch.permits_in_use.set(permits.saturating_sub(free).max(0));
+        self.set_gauges();
         flow
+    }
+
+    fn set_gauges(&self) {
+        let paused = self.owned.values().filter(|owned| owned.suspended.is_some()).count();
+        let metrics = &self.context.metrics;
+        metrics.paused_partitions.set(level(paused));
+        metrics.held_bytes.set(level(self.budget.held()));
+        let free = level(self.context.rounds.permits.available_permits());
+        let permits = metrics.elasticsearch.permits.get();
+        metrics.elasticsearch.permits_in_use.set(permits.saturating_sub(free).max(0));
     }
 
     /// Offsets to commit: watermarks that the broker does not have yet, each returned once until
