@@ -554,9 +554,11 @@ pub(super) mod tests {
         let mut large = report(10_000);
         large.findings = (0..9_000).map(|n| format!("finding {n}")).collect();
         large.findings[0] = "ä".repeat(2_000);
+        large.workers[0].partitions.retain(|number, _| *number < 2);
         large.workers = vec![large.workers[0].clone(); 300];
-        let member = large.description.as_ref().unwrap().members[0].clone();
-        large.description.as_mut().unwrap().members = vec![member; 5_000];
+        let members = &mut large.description.as_mut().unwrap().members;
+        members[0].partitions.truncate(2);
+        *members = vec![members[0].clone(); 5_000];
         let letters = large.dead_letters.as_mut().unwrap();
         letters.by_reason =
             (0..70_u64).map(|n| (format!("reason {n:02} {}", "x".repeat(9_999)), n)).collect();
