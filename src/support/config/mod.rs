@@ -18,6 +18,8 @@
 //! - [`properties`]: what librdkafka is given, and what it may not be given
 //! - `show`: the effective configuration, without secrets
 //!
+//! What reads a file, checks it and follows its changes belongs to the program (Cargo.toml, `program`).
+//!
 //! ```
 //! use std::collections::BTreeMap;
 //! use std::path::Path;
@@ -41,6 +43,7 @@
 pub mod audit;
 pub mod byte_size;
 pub mod campaigns;
+#[cfg(feature = "program")]
 pub mod check;
 pub mod cloud_id;
 pub mod counts;
@@ -48,13 +51,17 @@ pub mod database_url;
 pub mod distribution;
 pub mod documents;
 pub mod elasticsearch;
+#[cfg(feature = "program")]
 pub mod follow;
 pub mod kafka;
 pub mod kafka_login;
+#[cfg(feature = "program")]
 mod keys;
+#[cfg(feature = "program")]
 pub mod load;
 pub mod load_section;
 pub mod moves;
+#[cfg(feature = "program")]
 mod overlay;
 pub mod placements;
 pub mod properties;
@@ -62,12 +69,14 @@ pub mod registry;
 pub mod route;
 pub mod secret;
 pub mod server_url;
+#[cfg(feature = "program")]
 mod show;
 pub mod source;
 pub mod types;
 
 pub use audit::AuditConfig;
 pub use byte_size::ByteSize;
+#[cfg(feature = "program")]
 pub use check::{ConfigFinding, Severity};
 pub use cloud_id::CloudId;
 pub use counts::{CollectorConfig, DatabaseConfig, GEOSHARD_FACET, TallyConfig};
@@ -79,6 +88,7 @@ pub use kafka::{
     AssignmentStrategy, GroupProtocol, KafkaConfig, LostRecords, Partitioner, RemoteAssignor, SaslMechanism,
     SecurityProtocol,
 };
+#[cfg(feature = "program")]
 pub use load::{BadConfigKey, ConfigError, ValueOrigin};
 pub use load_section::LoadConfig;
 pub use moves::{MoveVisibility, MovesConfig};

@@ -21,7 +21,7 @@ use super::kafka::KafkaConfig;
 use super::load_section::LoadConfig;
 use super::moves::MovesConfig;
 use super::placements::PlacementsConfig;
-use super::registry::SchemaRegistryConfig;
+use super::registry::{KeyForm, RecordFormat, SchemaRegistryConfig};
 use super::route::RouteConfig;
 use super::source::SourceConfig;
 use crate::base::position::Epoch;
@@ -93,6 +93,11 @@ impl Config {
         let has_source = self.source.kind.is_some();
         let fitting = if has_source { OnMissing::Refeed } else { OnMissing::DeadLetter };
         self.documents.on_missing.unwrap_or(fitting)
+    }
+
+    /// Whether keys or values are read by the schema registry.
+    pub fn reads_registry(&self) -> bool {
+        self.kafka.format == RecordFormat::Registry || matches!(self.kafka.key, KeyForm::Registry(_))
     }
 }
 

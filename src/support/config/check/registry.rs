@@ -2,7 +2,7 @@
 
 use super::Findings;
 use super::http::HttpCredentials;
-use crate::support::config::registry::{KeyForm, RecordFormat, SchemaRegistryConfig};
+use crate::support::config::registry::{KeyForm, SchemaRegistryConfig};
 use crate::support::config::types::Config;
 
 /// A record may need two at once, for key and value, and so may its neighbours.
@@ -72,19 +72,12 @@ fn check_credentials(findings: &mut Findings, registry: &SchemaRegistryConfig) {
     }
 }
 
-impl Config {
-    /// Whether keys or values are read by the schema registry.
-    pub fn reads_registry(&self) -> bool {
-        self.kafka.format == RecordFormat::Registry || matches!(self.kafka.key, KeyForm::Registry(_))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::support::config::{ConfigFinding, Secret};
+    use crate::support::config::{ConfigFinding, RecordFormat, Secret};
 
     fn findings_after(change: impl FnOnce(&mut Config)) -> Vec<ConfigFinding> {
         let mut config = Config::default();
