@@ -48,6 +48,8 @@ fn a_reader_never_finds_a_moving_document_in_neither_of_its_two_places() {
     const LOOKS: usize = 200;
     /// Every write to Elasticsearch takes at least this long, so that a gap could not be missed.
     const SLOW: Duration = Duration::from_millis(200);
+    /// From one look to the next: far shorter than a gap would be.
+    const PAUSE: Duration = Duration::from_millis(10);
     let linger = ("batch", "linger = \"10ms\"".to_owned());
     // The old copy goes as soon as may be: what searches find is another test's (`visibility.rs`).
     let realtime = ("moves", "visibility = \"realtime\"".to_owned());
@@ -76,6 +78,7 @@ fn a_reader_never_finds_a_moving_document_in_neither_of_its_two_places() {
     let last = std::thread::scope(|scope| {
         let reading = scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
+                std::thread::sleep(PAUSE);
                 let began = Instant::now();
                 let answer = world.stack.ask("POST", "/_mget?realtime=true", Some(both.clone()));
                 // The two reads are not one snapshot. A move takes two writes, so only a look shorter than one counts.

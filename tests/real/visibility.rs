@@ -24,8 +24,9 @@ const TRAVELLERS: usize = 20;
 const STAY: Duration = Duration::from_millis(1_500);
 /// Documents that are written once, where the map is changed.
 const RESIDENTS: usize = 300;
-/// Searches at the same time.
+/// Searches at the same time, and how long each waits before the next: without, they would take all that Elasticsearch can do.
 const SEARCHERS: usize = 2;
+const PAUSE: Duration = Duration::from_millis(25);
 /// A search that takes longer than `moves.search_grace` may miss.
 pub const GRACE: Duration = Duration::from_secs(1);
 /// A worker sleeps for so long: its group gives it up before, and it does not know when it wakes.
@@ -172,6 +173,7 @@ impl<'a> Searches<'a> {
             let (known, since) = (cover(), Instant::now());
             while since.elapsed() < DEADLINE && !self.is_over() {
                 self.search_once(&self.somebody(&mut random), &known);
+                std::thread::sleep(PAUSE);
             }
         }
     }

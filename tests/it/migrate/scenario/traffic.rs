@@ -20,7 +20,7 @@ pub(super) const STEADY: u64 = 900;
 /// Documents that are written, moved and deleted all the time.
 const BUSY: u64 = 400;
 /// Writes per second.
-const RATE: u64 = 200;
+const RATE: u64 = 100;
 
 impl Scenario {
     /// Starts a writer that runs until stopped; the steady documents are in the topic when this returns.
@@ -88,7 +88,7 @@ impl Scenario {
                     polls += 1;
                 }
                 turn += 1;
-                std::thread::sleep(Duration::from_millis(100));
+                std::thread::sleep(Duration::from_millis(200));
             }
             (polls, missed)
         });
