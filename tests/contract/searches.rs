@@ -414,6 +414,9 @@ async fn several_searches_go_as_one_request(server: &Server) {
     let error = (&second["status"], &second["error"]["type"]);
     assert_eq!(error, (&json!(404), &json!("index_not_found_exception")), "{answer:?}");
     assert_eq!(third["hits"]["hits"][0]["_id"], "x", "{answer:?}");
+    let lines = [r#"{"index":"$a","size":1}"#, "{}\n"].join("\n");
+    let refused = server.send("POST", "/_msearch", "application/x-ndjson", lines).await;
+    assert_eq!(refused.error(), (400, "illegal_argument_exception"), "{refused:?}");
 }
 
 async fn a_box_reaches_over_the_antimeridian_and_the_poles(server: &Server) {

@@ -259,23 +259,39 @@ fn searched(store: &IndexStore, request: &Request, names: &str) -> Result<HttpAn
     Ok(HttpAnswer { status: 200, body: filtered.unwrap_or(body) })
 }
 
+/// What else the line of the indices may have in a request with several searches: parameters of its search.
+const MSEARCH_PARAMETERS: [&str; 9] = [
+    "allow_no_indices",
+    "allow_partial_search_results",
+    "ccs_minimize_roundtrips",
+    "expand_wildcards",
+    "ignore_unavailable",
+    "preference",
+    "request_cache",
+    "routing",
+    "search_type",
+];
+
 /// Searches by pairs of lines: the indices with parameters of their search, and the body.
 fn msearched(store: &IndexStore, request: &Request) -> Result<HttpAnswer, EsError> {
     let mut responses = Vec::new();
     let lines: Vec<&[u8]> = request.body.split(|&byte| byte == b'\n').collect();
     for pair in lines.chunks_exact(2) {
-        let head: Value = serde_json::from_slice(pair[0]).unwrap_or_default();
-        let names = match &head["index"] {
-            Value::Array(names) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
-            name => name.as_str().unwrap_or("*").to_owned(),
+        let mut head: Map<String, Value> = serde_json::from_slice(pair[0]).unwrap_or_default();
+        let names = match head.remove("index") {
+            Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(","),
+            Some(Value::String(name)) => name,
+            _ => "*".to_owned(),
         };
+        if let Some(unknown) = head.keys().find(|name| !MSEARCH_PARAMETERS.contains(&name.as_str())) {
+            let reason = format!("key [{unknown}] is not supported in the metadata section");
+            return Err(EsError::illegal_argument(reason));
+        }
+        let parameters = head.into_iter().map(|(name, value)| (name, value.to_string().replace('"', "")));
         let one = Request {
             method: "POST".to_owned(),
             path: String::new(),
-            query: ["allow_partial_search_results", "ignore_unavailable"]
-                .into_iter()
-                .filter_map(|name| Some((name.to_owned(), head.get(name)?.to_string().replace('"', ""))))
-                .collect(),
+            query: parameters.collect(),
             body: bytes::Bytes::copy_from_slice(pair[1]),
         };
         let (status, body) = match searched(store, &one, &names) {
