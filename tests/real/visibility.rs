@@ -24,9 +24,8 @@ const TRAVELLERS: usize = 20;
 const STAY: Duration = Duration::from_millis(1_500);
 /// Documents that are written once, where the map is changed.
 const RESIDENTS: usize = 300;
-/// Searches at the same time, and how long each waits before the next: without, they would take all that Elasticsearch can do.
+/// Searches at the same time.
 const SEARCHERS: usize = 2;
-const PAUSE: Duration = Duration::from_millis(25);
 /// A search that takes longer than `moves.search_grace` may miss.
 pub const GRACE: Duration = Duration::from_secs(1);
 /// A worker sleeps for so long: its group gives it up before, and it does not know when it wakes.
@@ -110,6 +109,10 @@ fn cover_of_the_globe(worker: &Worker) -> Cover {
 struct Searches<'a> {
     world: &'a World,
     residents: usize,
+    /// How many are enough.
+    wanted: usize,
+    /// How long a searcher waits before its next search.
+    pause: Duration,
     began: Instant,
     is_over: AtomicBool,
     count: AtomicUsize,
@@ -129,9 +132,16 @@ impl Drop for Searching<'_> {
 impl<'a> Searches<'a> {
     /// Each document is found once before they begin.
     fn new(world: &'a World, residents: usize, cover: &Cover) -> Self {
+        // Without a pause they take all that Elasticsearch can do, which in the gate others need.
+        let (wanted, pause) = match std::env::var("GEOFOLD_SEARCHES") {
+            Ok(text) => (text.parse().unwrap(), Duration::ZERO),
+            Err(_) => (1_500, Duration::from_millis(25)),
+        };
         let searches = Self {
             world,
             residents,
+            wanted,
+            pause,
             began: Instant::now(),
             is_over: AtomicBool::new(false),
             count: AtomicUsize::new(0),
@@ -173,7 +183,7 @@ impl<'a> Searches<'a> {
             let (known, since) = (cover(), Instant::now());
             while since.elapsed() < DEADLINE && !self.is_over() {
                 self.search_once(&self.somebody(&mut random), &known);
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(self.pause);
             }
         }
     }
@@ -206,10 +216,9 @@ impl<'a> Searches<'a> {
     }
 
     fn are_enough(&self) -> bool {
-        let wanted = std::env::var("GEOFOLD_SEARCHES").map_or(1_500, |text| text.parse().unwrap());
         let (count, passed) = (self.count.load(Ordering::Relaxed), self.began.elapsed());
         assert!(passed < LONGEST, "{count} searches in {passed:?}");
-        count >= wanted || self.is_over()
+        count >= self.wanted || self.is_over()
     }
 
     fn assert_none_missed(&self, moves: f64) {
