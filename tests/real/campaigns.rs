@@ -93,7 +93,7 @@ fn sent(world: &World, op: &str) -> BTreeMap<String, u64> {
 
 #[test]
 fn runners_killed_at_random_send_every_id_and_repeat_only_what_was_at_work() {
-    const IDS: u64 = 40_000;
+    const IDS: u64 = 100_000;
     const RUNNERS: u64 = 8;
     let folder = tempfile::TempDir::new().unwrap();
     let mut config = database(folder.path());
@@ -111,7 +111,7 @@ fn runners_killed_at_random_send_every_id_and_repeat_only_what_was_at_work() {
     std::fs::write(&list, wanted.iter().map(|id| format!("{id}\n")).collect::<String>()).unwrap();
     let list = list.to_str().unwrap();
     // The rate gives the killer time.
-    let made = campaign(&world, &["create", "--action", "refeed", "--from", list, "--rate", "1600"]);
+    let made = campaign(&world, &["create", "--action", "refeed", "--from", list, "--rate", "4000"]);
     assert_eq!((made["ids"].as_u64(), made["bad"].as_u64()), (Some(IDS), Some(0)));
     let id = made["id"].as_i64().unwrap().to_string();
 
