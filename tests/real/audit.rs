@@ -186,7 +186,7 @@ fn defects_of_every_kind_are_found_exactly_and_mended_under_load_and_then_there_
                 };
                 feed.send(&[event.to_raw()]);
                 written.insert(id, event);
-                std::thread::sleep(Duration::from_millis(20));
+                std::thread::sleep(Duration::from_millis(5));
             }
             feed.flush();
             written
