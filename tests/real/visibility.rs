@@ -1,7 +1,7 @@
 //! Promise 1, as searches see it: a document that is there all the time is found by every search over the geoshards, also while it moves,
 //! at Elasticsearch's default refresh interval, while workers fail, and while the map is changed.
 //!
-//! `GEOFOLD_SEARCHES=50000` looks for longer; `GEOFOLD_MOVES__VISIBILITY=realtime` shows that it would notice: while one map is live.
+//! `GEOFOLD_SEARCHES=50000` looks for longer, without pauses; `GEOFOLD_MOVES__VISIBILITY=realtime` shows that it would notice: while one map is live.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
