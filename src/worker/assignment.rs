@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::budget::{CacheShare, MemoryBudget, MemoryLimits, Meter};
+use super::budget::{CacheShare, MemoryBudget, MemoryLimits, Meter, ReadLimit};
 use super::limits::{self, LimitsReader};
 use super::partition::{Mode, Partition, Published, WorkerContext, stopped_part};
 use super::record::Record;
@@ -34,9 +34,14 @@ const CANCEL_GRACE: Duration = Duration::from_millis(500);
 /// Number of consecutive checks that must find a partition unread; one may hit a fresh assignment.
 const UNREAD_AT_LEAST: u32 = 2;
 
+/// How long nothing is polled while `memory.total` is used up. No longer than a pause would cost; rebalances are answered so much later.
+const MEMORY_PATIENCE: Duration = Duration::from_secs(1);
+
 /// How reading of a partition is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReadState {
+    /// Nothing is polled for a moment. librdkafka keeps what it has fetched of all partitions in one bounded queue.
+    Waiting,
     /// librdkafka keeps what it has fetched and delivers it when reading goes on.
     Held,
     /// librdkafka fetches nothing, has dropped what it had, and needs up to a second to restart.
@@ -105,8 +110,17 @@ impl AssignedPartition {
         !self.records.is_closed() && *self.mode.borrow() == Mode::Run
     }
 
-    fn may_read(&self, limits: MemoryLimits) -> bool {
-        self.overflow.is_empty() && self.is_at_work() && self.meter.may_read(limits, self.suspended.is_some())
+    /// Whether librdkafka was told not to hand on its records.
+    fn is_stopped(&self) -> bool {
+        matches!(self.suspended, Some(ReadState::Held | ReadState::Paused))
+    }
+
+    /// What keeps it from being read, if anything.
+    fn reached(&self, limits: MemoryLimits, held_by_all: usize) -> Option<ReadLimit> {
+        if !self.overflow.is_empty() || !self.is_at_work() {
+            return Some(ReadLimit::Partition);
+        }
+        self.meter.reached(limits, held_by_all, self.is_stopped())
     }
 }
 
@@ -123,6 +137,8 @@ pub struct Assignment {
     left_paused: HashSet<i32, ahash::RandomState>,
     /// Ever held back: librdkafka does not release these by itself.
     ever_held: HashSet<i32, ahash::RandomState>,
+    /// Since when nothing is polled.
+    waiting_since: Option<Instant>,
     /// Whether the worker is stopping: partitions of a later rebalance are not started.
     draining: bool,
 }
@@ -130,6 +146,8 @@ pub struct Assignment {
 /// Partitions to stop reading or to read again.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct FlowControl {
+    /// Poll nothing before the next decision.
+    pub wait: bool,
     /// Hold back.
     pub hold_back: Vec<i32>,
     /// Release from being held back.
@@ -160,6 +178,7 @@ impl Assignment {
             owned: HashMap::default(),
             left_paused: HashSet::default(),
             ever_held: HashSet::default(),
+            waiting_since: None,
             draining: false,
         }
     }
@@ -272,48 +291,78 @@ impl Assignment {
             owned.pass_on();
         }
         // Records in flight still arrive after a hold; there is nothing more to decide.
-        owned.suspended.is_some() || owned.meter.may_read(self.limits, false)
+        owned.suspended.is_some() || owned.meter.reached(self.limits, self.budget.held(), false).is_none()
     }
 
     /// Hands out queued records; returns which partitions to stop reading, or to read again.
-    pub fn flow(&mut self) -> FlowControl {
+    pub fn flow(&mut self, now: Instant) -> FlowControl {
         if let Some(newer) = limits::newer(&mut self.followed) {
             self.limits = newer.memory;
             self.context.metrics.held_bytes_limit.set(level(newer.memory.total));
         }
-        let mut flow = FlowControl::default();
+        self.owned.values_mut().for_each(AssignedPartition::pass_on);
+        // Taken once: tasks change it meanwhile.
+        let held_by_all = self.budget.held();
+        let mut flow =
+            FlowControl { wait: self.waits_for_memory(held_by_all, now), ..FlowControl::default() };
         let max_held_back = self.limits.max_held_back();
         let mut held = self.owned.values().filter(|owned| owned.suspended == Some(ReadState::Held)).count();
         let threshold = self.limits.flush_threshold(self.owned.len());
         for (&number, owned) in &mut self.owned {
-            owned.pass_on();
-            let may_read = owned.may_read(self.limits);
+            let reached = owned.reached(self.limits, held_by_all);
+            let may_read = reached.is_none();
             owned.meter.set_at_bound((!may_read && owned.overflow.is_empty()).then_some(threshold));
             match (owned.suspended, may_read) {
+                (None | Some(ReadState::Waiting), false)
+                    if flow.wait && reached == Some(ReadLimit::Total) =>
+                {
+                    owned.suspended = Some(ReadState::Waiting);
+                }
                 // One that takes no records will not be read again soon.
-                (None, false) if held < max_held_back && owned.is_at_work() => {
+                (None | Some(ReadState::Waiting), false) if held < max_held_back && owned.is_at_work() => {
                     held += 1;
                     self.ever_held.insert(number);
                     owned.suspended = Some(ReadState::Held);
                     flow.hold_back.push(number);
                 }
-                (None, false) => {
+                (None | Some(ReadState::Waiting), false) => {
                     owned.suspended = Some(ReadState::Paused);
                     flow.pause.push(number);
                 }
                 (Some(state), true) => {
                     owned.suspended = None;
-                    if state == ReadState::Held {
-                        flow.let_through.push(number)
-                    } else {
-                        flow.resume.push(number)
+                    match state {
+                        ReadState::Waiting => {}
+                        ReadState::Held => flow.let_through.push(number),
+                        ReadState::Paused => flow.resume.push(number),
                     }
                 }
-                (None, true) | (Some(_), false) => {}
+                (None, true) | (Some(ReadState::Held | ReadState::Paused), false) => {}
             }
         }
         self.set_gauges();
         flow
+    }
+
+    /// Whether to poll nothing: `memory.total` is used up, no partition may be read, and more would have to be stopped than may be held
+    /// back.
+    fn waits_for_memory(&mut self, held_by_all: usize, now: Instant) -> bool {
+        let (mut stopping, mut is_total_used_up, mut held) = (0, false, 0);
+        let mut may_read = false;
+        for owned in self.owned.values() {
+            let reached = owned.reached(self.limits, held_by_all);
+            may_read |= reached.is_none();
+            held += usize::from(owned.suspended == Some(ReadState::Held));
+            if !owned.is_stopped() {
+                stopping += 1;
+                is_total_used_up |= reached == Some(ReadLimit::Total);
+            }
+        }
+        if may_read || !is_total_used_up || held + stopping <= self.limits.max_held_back() {
+            self.waiting_since = None;
+            return false;
+        }
+        now.saturating_duration_since(*self.waiting_since.get_or_insert(now)) < MEMORY_PATIENCE
     }
 
     fn set_gauges(&self) {

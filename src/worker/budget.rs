@@ -44,6 +44,15 @@ impl MemoryLimits {
     }
 }
 
+/// Which limit keeps a partition from being read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadLimit {
+    /// One of its own.
+    Partition,
+    /// The memory of all partitions together.
+    Total,
+}
+
 /// Each partition's equal share of `memory.cached_placements`. Partitions come and go one by one (cooperative
 /// assignment), so each task reads its share between two batches.
 #[derive(Debug)]
@@ -170,16 +179,17 @@ impl Meter {
         self.queued.load(Relaxed) + self.folded.load(Relaxed)
     }
 
-    /// Whether the partition may be read. A paused one resumes only well below its limits, to avoid flapping.
-    pub fn may_read(&self, limits: MemoryLimits, is_paused: bool) -> bool {
+    /// What keeps the partition from being read, if anything, while all hold `held_by_all` bytes. A paused one resumes only well below
+    /// its limits, to avoid flapping.
+    pub fn reached(&self, limits: MemoryLimits, held_by_all: usize, is_paused: bool) -> Option<ReadLimit> {
         if self.needs_records.load(Relaxed) {
-            return true;
-        }
-        if self.waits.load(Relaxed) {
-            return false;
+            return None;
         }
         let slack = |limit: usize| if is_paused { limit / 4 * 3 } else { limit };
-        self.held() < slack(limits.per_partition) && self.budget.held() < slack(limits.total)
+        if self.waits.load(Relaxed) || self.held() >= slack(limits.per_partition) {
+            return Some(ReadLimit::Partition);
+        }
+        (held_by_all >= slack(limits.total)).then_some(ReadLimit::Total)
     }
 }
 
@@ -194,18 +204,24 @@ mod tests {
     use super::*;
 
     const LIMITS: MemoryLimits = MemoryLimits { total: 1000, per_partition: 600 };
+    const OF_ITS_OWN: Option<ReadLimit> = Some(ReadLimit::Partition);
+    const OF_ALL: Option<ReadLimit> = Some(ReadLimit::Total);
+
+    fn reached(meter: &Meter, is_paused: bool) -> Option<ReadLimit> {
+        meter.reached(LIMITS, meter.budget.held(), is_paused)
+    }
 
     #[test]
     fn partition_pauses_at_its_limit_and_resumes_well_below() {
         let meter = Meter::new(MemoryBudget::new());
         meter.enqueued(599);
-        assert!(meter.may_read(LIMITS, false));
+        assert_eq!(reached(&meter, false), None);
         meter.enqueued(1);
-        assert!(!meter.may_read(LIMITS, false));
+        assert_eq!(reached(&meter, false), OF_ITS_OWN);
         meter.dequeued(100);
-        assert!(!meter.may_read(LIMITS, true), "still near the bound");
+        assert_eq!(reached(&meter, true), OF_ITS_OWN, "still near the bound");
         meter.dequeued(200);
-        assert!(meter.may_read(LIMITS, true));
+        assert_eq!(reached(&meter, true), None);
     }
 
     #[test]
@@ -221,10 +237,13 @@ mod tests {
         let (a, b) = (Meter::new(budget.clone()), Meter::new(budget.clone()));
         a.set_folded(590);
         b.set_folded(410);
-        assert!(!a.may_read(LIMITS, false) && !b.may_read(LIMITS, false));
+        assert_eq!((reached(&a, false), reached(&b, false)), (OF_ALL, OF_ALL));
+        b.set_waits(true);
+        assert_eq!(reached(&b, false), OF_ITS_OWN);
+        b.set_waits(false);
         drop(a);
         assert_eq!(budget.held(), 410);
-        assert!(b.may_read(LIMITS, true));
+        assert_eq!(reached(&b, true), None);
     }
 
     #[test]
@@ -246,8 +265,8 @@ mod tests {
         let meter = Meter::new(MemoryBudget::new());
         meter.set_folded(5000);
         meter.set_waits(true);
-        assert!(!meter.may_read(LIMITS, false));
+        assert_eq!(reached(&meter, false), OF_ITS_OWN);
         meter.set_needs_records(true);
-        assert!(meter.may_read(LIMITS, true));
+        assert_eq!(reached(&meter, true), None);
     }
 }

@@ -31,6 +31,9 @@ use crate::support::telemetry::partition_status::PartitionStatusSender;
 /// Maximum wait for a record between two checks of flow, commits and signals.
 const POLL_TIMEOUT: Duration = Duration::from_millis(20);
 
+/// Wait between two checks while nothing is polled.
+const MEMORY_INTERVAL: Duration = Duration::from_millis(1);
+
 /// Records polled before the next check of flow, commits and signals, unless a limit is reached before.
 const RECORDS_PER_TURN: usize = 2000;
 
@@ -357,12 +360,17 @@ fn poll_and_commit(
     let mut last_remembered = Instant::now();
     let mut last_board = Instant::now();
     let mut drain_until: Option<Instant> = None;
+    let mut wait = false;
     while !signals.abort.load(Ordering::Relaxed) {
         health.poll_heartbeat();
-        poll_some(consumer, context)?;
+        if wait {
+            std::thread::sleep(MEMORY_INTERVAL);
+        } else {
+            poll_some(consumer, context)?;
+        }
         check_logs(consumer, context);
         look_for_trouble(consumer, context);
-        set_flow(consumer, context);
+        wait = set_flow(consumer, context);
         if last_commit.elapsed() >= context.pace.commit_interval || drain_until.is_some() {
             last_commit = Instant::now();
             commit(consumer, context);
@@ -538,8 +546,9 @@ fn look_for_trouble(consumer: &BaseConsumer<Context>, context: &Context) {
     (stuck.look_at, stuck.has_looked) = (None, true);
 }
 
-fn set_flow(consumer: &BaseConsumer<Context>, context: &Context) {
-    let flow = context.assignment().flow();
+/// Returns whether to poll nothing for a moment.
+fn set_flow(consumer: &BaseConsumer<Context>, context: &Context) -> bool {
+    let flow = context.assignment().flow(Instant::now());
     let report = |error: KafkaError| tracing::warn!(%error, "a partition could not be paused or resumed");
     for &partition in &flow.hold_back {
         tracing::debug!(partition, "held back");
@@ -557,6 +566,7 @@ fn set_flow(consumer: &BaseConsumer<Context>, context: &Context) {
         tracing::debug!(partitions = %Numbers::of(&flow.resume), "resumed");
         consumer.resume(&context.partitions(&flow.resume)).unwrap_or_else(report);
     }
+    flow.wait
 }
 
 fn commit(consumer: &BaseConsumer<Context>, context: &Context) {

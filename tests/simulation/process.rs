@@ -431,7 +431,8 @@ impl Process {
             && record.at <= now
         {
             if is_there[offset] {
-                let may_read = self.meter.may_read(self.limits, self.is_paused) && !self.records.is_closed();
+                let reached = self.meter.reached(self.limits, self.meter.held(), self.is_paused);
+                let may_read = reached.is_none() && !self.records.is_closed();
                 self.is_paused = !may_read;
                 if !may_read {
                     return;

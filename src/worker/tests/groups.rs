@@ -59,6 +59,15 @@ async fn partition_revoked_while_held_back_is_read_when_reassigned() {
     taken_while_not_read(200, 300_000, |memory| memory.total = ByteSize::mib(17)).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rebalance_is_answered_while_the_memory_of_all_partitions_is_used_up() {
+    taken_while_not_read(400, 2000, |memory| {
+        memory.total = ByteSize::new(64 * 1024);
+        memory.per_partition = memory.total;
+    })
+    .await;
+}
+
 async fn taken_while_not_read(records: i32, bytes: usize, bound: impl Fn(&mut config::MemoryConfig)) {
     let mut world = World::new();
     world.produce(1, records, bytes);

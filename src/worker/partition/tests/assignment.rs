@@ -1,5 +1,7 @@
 //! What the poll thread decides about the partitions assigned to it.
 
+use std::time::Instant;
+
 use super::*;
 use crate::worker::assignment::{Assignment, FlowControl};
 
@@ -40,19 +42,77 @@ async fn as_many_are_held_back_as_memory_allows_and_the_others_are_paused() {
     for number in 1..=5 {
         fill(&mut assignment, number, 0);
     }
-    let stopped = assignment.flow();
+    let stopped = assignment.flow(Instant::now());
     assert_eq!((stopped.hold_back.len(), stopped.pause.len()), (2, 3), "{stopped:?}");
     assert_eq!(sorted([&stopped.hold_back[..], &stopped.pause].concat()), [1, 2, 3, 4, 5]);
-    assert_eq!(assignment.flow(), FlowControl::default(), "each is told once");
+    assert_eq!(assignment.flow(Instant::now()), FlowControl::default(), "each is told once");
 
     tokio::time::sleep(Duration::from_secs(60)).await;
-    let read_again = assignment.flow();
+    let read_again = assignment.flow(Instant::now());
     assert_eq!(sorted(read_again.let_through), sorted(stopped.hold_back));
     assert_eq!(sorted(read_again.resume), sorted(stopped.pause));
 
     // Those that were let through hold nothing back any longer.
     fill(&mut assignment, 1, 5);
-    assert_eq!(assignment.flow(), FlowControl { hold_back: vec![1], ..FlowControl::default() });
+    assert_eq!(assignment.flow(Instant::now()), FlowControl { hold_back: vec![1], ..FlowControl::default() });
+}
+
+/// Any partition may take all memory. Eight may be held back.
+const FOR_ALL: MemoryLimits = MemoryLimits { total: 4 << 20, per_partition: 64 << 20 };
+
+/// So many partitions, and no memory left.
+fn assignment_without_memory(rig: &Rig, partitions: i32) -> Assignment {
+    let mut assignment = assignment(rig, FOR_ALL, 1000);
+    let _ = assignment.assign(&(1..=partitions).map(|number| (number, Some(0))).collect::<Vec<_>>());
+    fill(&mut assignment, 1, 0);
+    assignment
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_memory_nothing_is_polled_if_not_all_can_be_held_back() {
+    let rig = Rig::start();
+    let mut assignment = assignment_without_memory(&rig, 9);
+    let began = Instant::now();
+    let wait = FlowControl { wait: true, ..FlowControl::default() };
+    assert_eq!(assignment.flow(began), wait);
+    let statuses = assignment.statuses();
+    assert!(statuses.iter().all(|status| status.paused), "no partition is read: {statuses:?}");
+    assert_eq!(assignment.flow(began + Duration::from_millis(999)), wait);
+
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let later = began + Duration::from_secs(60);
+    assert_eq!(assignment.flow(later), FlowControl::default(), "memory is free again");
+    assert!(assignment.statuses().iter().all(|status| !status.paused));
+}
+
+#[tokio::test(start_paused = true)]
+async fn partitions_are_stopped_if_memory_stays_used_up() {
+    let rig = Rig::start();
+    let mut assignment = assignment_without_memory(&rig, 9);
+    let began = Instant::now();
+    assert!(assignment.flow(began).wait);
+    let stopped = assignment.flow(began + Duration::from_secs(1));
+    assert_eq!((stopped.wait, stopped.hold_back.len(), stopped.pause.len()), (false, 8, 1));
+    let later = began + Duration::from_secs(2);
+    assert_eq!(assignment.flow(later), FlowControl::default(), "rebalances are answered from now on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_memory_all_are_held_back_if_that_is_allowed() {
+    let rig = Rig::start();
+    let mut assignment = assignment_without_memory(&rig, 8);
+    let stopped = assignment.flow(Instant::now());
+    assert_eq!((stopped.wait, stopped.hold_back.len(), stopped.pause.len()), (false, 8, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_stops_does_not_wait_for_memory() {
+    let rig = Rig::start();
+    let mut assignment = assignment_without_memory(&rig, 9);
+    let began = Instant::now();
+    assert!(assignment.flow(began).wait);
+    assignment.drain();
+    assert_eq!(assignment.flow(began).pause.len(), 9);
 }
 
 #[tokio::test(start_paused = true)]
@@ -61,7 +121,7 @@ async fn partition_that_takes_no_more_records_is_paused_rather_than_held_back() 
     let mut assignment = assignment(&rig, FOR_TWO, 1000);
     let _ = assignment.assign(&[(1, Some(0))]);
     assignment.drain();
-    assert_eq!(assignment.flow(), FlowControl { pause: vec![1], ..FlowControl::default() });
+    assert_eq!(assignment.flow(Instant::now()), FlowControl { pause: vec![1], ..FlowControl::default() });
 }
 
 #[tokio::test(start_paused = true)]

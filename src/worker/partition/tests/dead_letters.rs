@@ -36,7 +36,7 @@ async fn dead_letters_in_flight_count_as_held_bytes() {
     }
     rig.until("all were read", |rig| rig.counts()["in"] == 100).await;
     assert_eq!(rig.meter.held(), 100 * one);
-    assert!(!rig.meter.may_read(MemoryLimits { total: 50 * one, per_partition: usize::MAX }, false));
+    assert!(!rig.may_read(MemoryLimits { total: 50 * one, per_partition: usize::MAX }, false));
     rig.letters.open.send_replace(true);
     rig.until_watermark(100).await;
     assert_eq!(rig.meter.held(), 0);

@@ -138,7 +138,7 @@ async fn silent_increments_topic_stops_reading_at_the_memory_limit() {
     kept.open.send_replace(false);
     let limits = MemoryLimits { total: usize::MAX, per_partition: 20_000 };
     let mut offset = 0;
-    while rig.meter.may_read(limits, false) {
+    while rig.may_read(limits, false) {
         assert!(offset < 1_000, "{} bytes are held, and it goes on", rig.meter.held());
         rig.index(offset, &format!("d{offset}"), 1, 1);
         offset += 1;
@@ -147,10 +147,10 @@ async fn silent_increments_topic_stops_reading_at_the_memory_limit() {
         rig.until("done", |rig| rig.counts()["done"] == done).await;
     }
     rig.pass(Duration::from_secs(30)).await;
-    assert!(!rig.meter.may_read(limits, true));
+    assert!(!rig.may_read(limits, true));
     assert!(rig.meter.held() < 25_000, "{}", rig.meter.held());
     kept.open.send_replace(true);
-    rig.until("it may be read again", |rig| rig.meter.may_read(limits, true)).await;
+    rig.until("it may be read again", |rig| rig.may_read(limits, true)).await;
     rig.until_watermark(offset).await;
     assert_eq!(kept.merged(), rig.recount());
 }

@@ -410,6 +410,11 @@ impl Rig {
         store.claims(1).await.unwrap().pop().flatten().map(|claim| claim.generation)
     }
 
+    /// Whether the partition may be read.
+    fn may_read(&self, limits: MemoryLimits, is_paused: bool) -> bool {
+        self.meter.reached(limits, self.budget.held(), is_paused).is_none()
+    }
+
     fn send(&self, offset: i64, id: &str, value: Option<&str>, op: Option<&str>) {
         let headers = op.map(|op| OwnedHeaders::new().insert(Header { key: OP_HEADER, value: Some(op) }));
         let copy = |text: &str| Bytes::copy_from_slice(text.as_bytes());

@@ -94,13 +94,13 @@ async fn elasticsearch_outage_loses_nothing_and_stops_reading() {
         rig.index(offset, &format!("d{}", offset % 7), i32::try_from(offset).unwrap(), offset);
     }
     rig.pass(Duration::from_secs(9)).await;
-    assert!(rig.meter.may_read(WIDE, false));
+    assert!(rig.may_read(WIDE, false));
     rig.pass(Duration::from_secs(51)).await;
     assert_eq!(rig.published.watermark(), Some(1));
-    assert!(!rig.meter.may_read(WIDE, false), "the oldest is dirty for too long");
+    assert!(!rig.may_read(WIDE, false), "the oldest is dirty for too long");
     rig.elastic.set_faults(|faults| faults.down = false);
     rig.until_watermark(50).await;
-    rig.until("it may read on", |rig| rig.meter.may_read(WIDE, true)).await;
+    rig.until("it may read on", |rig| rig.may_read(WIDE, true)).await;
     for last in 43..50_i64 {
         let document = document(i32::try_from(last).unwrap(), last);
         assert_eq!(rig.elastic.document(&format!("d{}", last % 7)), Some(document));
@@ -172,7 +172,7 @@ async fn stuck_entry_holds_the_watermark_but_not_reading() {
     for n in 1..60 {
         rig.index(n, "other", 1, n);
         rig.pass(Duration::from_secs(1)).await;
-        assert!(rig.meter.may_read(WIDE, false), "after {n} s; max_dirty_age is 10 s");
+        assert!(rig.may_read(WIDE, false), "after {n} s; max_dirty_age is 10 s");
     }
     assert_eq!(rig.elastic.document("other"), Some(document(1, 59)));
     assert_eq!(rig.published.watermark(), Some(0));
