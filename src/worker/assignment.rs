@@ -34,7 +34,8 @@ const CANCEL_GRACE: Duration = Duration::from_millis(500);
 /// Number of consecutive checks that must find a partition unread; one may hit a fresh assignment.
 const UNREAD_AT_LEAST: u32 = 2;
 
-/// How long nothing is polled while `memory.total` is used up. No longer than a pause would cost; rebalances are answered so much later.
+/// How long nothing is polled, at most, until a quarter of `memory.total` is free. No longer than a pause would cost: a rebalance waits
+/// for it, too.
 const MEMORY_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How reading of a partition is stopped.
@@ -120,7 +121,7 @@ impl AssignedPartition {
         if !self.overflow.is_empty() || !self.is_at_work() {
             return Some(ReadLimit::Partition);
         }
-        self.meter.reached(limits, held_by_all, self.is_stopped())
+        self.meter.reached(limits, held_by_all, self.suspended.is_some())
     }
 }
 
@@ -345,7 +346,7 @@ impl Assignment {
     }
 
     /// Whether to poll nothing: `memory.total` is used up, no partition may be read, and more would have to be stopped than may be held
-    /// back.
+    /// back. It ends with a quarter free: one record at a time, a rebalance would wait for all that librdkafka has queued before it.
     fn waits_for_memory(&mut self, held_by_all: usize, now: Instant) -> bool {
         let (mut stopping, mut is_total_used_up, mut held) = (0, false, 0);
         let mut may_read = false;

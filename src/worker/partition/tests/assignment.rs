@@ -6,8 +6,17 @@ use super::*;
 use crate::worker::assignment::{Assignment, FlowControl};
 
 fn assignment(rig: &Rig, limits: MemoryLimits, cached_placements: usize) -> Assignment {
+    assignment_within(MemoryBudget::new(), rig, limits, cached_placements)
+}
+
+fn assignment_within(
+    budget: Arc<MemoryBudget>,
+    rig: &Rig,
+    limits: MemoryLimits,
+    cached_placements: usize,
+) -> Assignment {
     let handle = tokio::runtime::Handle::current();
-    Assignment::new(rig.context.clone(), handle, MemoryBudget::new(), limits, cached_placements)
+    Assignment::new(rig.context.clone(), handle, budget, limits, cached_placements)
 }
 
 /// Two may be held back.
@@ -83,6 +92,29 @@ async fn without_memory_nothing_is_polled_if_not_all_can_be_held_back() {
     let later = began + Duration::from_secs(60);
     assert_eq!(assignment.flow(later), FlowControl::default(), "memory is free again");
     assert!(assignment.statuses().iter().all(|status| !status.paused));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_memory_nothing_is_polled_until_a_quarter_is_free() {
+    let rig = Rig::start();
+    let budget = MemoryBudget::new();
+    let mut assignment = assignment_within(budget.clone(), &rig, FOR_ALL, 1000);
+    let _ = assignment.assign(&(1..=9).map(|number| (number, Some(0))).collect::<Vec<_>>());
+    let work = Meter::new(budget);
+    work.set_folded(FOR_ALL.total);
+    let began = Instant::now();
+    assert!(assignment.flow(began).wait);
+    work.set_folded(FOR_ALL.total / 4 * 3);
+    assert!(assignment.flow(began).wait, "a byte less than a quarter is free");
+    work.set_folded(FOR_ALL.total / 4 * 3 - 1);
+    assert_eq!(assignment.flow(began), FlowControl::default());
+    work.set_folded(FOR_ALL.total - 1);
+    assert_eq!(assignment.flow(began), FlowControl::default(), "all of it may be used");
+
+    work.set_folded(FOR_ALL.total);
+    let later = began + Duration::from_millis(900);
+    assert!(assignment.flow(later).wait);
+    assert!(assignment.flow(later + Duration::from_millis(999)).wait, "the second begins anew");
 }
 
 #[tokio::test(start_paused = true)]
