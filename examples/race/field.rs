@@ -238,8 +238,8 @@ impl Field {
         Ok(lap)
     }
 
-    /// Everybody takes so many steps, one after the other.
-    pub fn steps(&mut self, steps: usize) -> Result<Lap> {
+    /// Everybody takes so many steps, one after the other. `wanted`: how many writes for an event, at least; the others are folded.
+    pub fn steps(&mut self, steps: usize, wanted: f64) -> Result<Lap> {
         for _ in 0..steps {
             self.crowd.take_a_step()?;
             let events = self.everybody();
@@ -247,8 +247,8 @@ impl Field {
         }
         let lap = self.lap_of_what_was_produced(steps * self.crowd.people.len(), &["indexed", "folded"])?;
         match lap.operations {
-            Some([_, writes]) if writes > 0.98 => Ok(lap),
-            _ => bail!("a write for nearly each event was meant, and it was: {lap}"),
+            Some([_, writes]) if writes > wanted => Ok(lap),
+            _ => bail!("at least {wanted} writes for each event were meant, and it was: {lap}"),
         }
     }
 

@@ -168,8 +168,8 @@ pub struct Report {
     load_before: String,
     laps: BTreeMap<(Workload, Racer), Vec<Lap>>,
     has_peer: bool,
-    /// The most memory that the worker held in the race.
-    pub peak_mebibytes: Option<f64>,
+    /// The most memory that a worker held, MiB, and in what.
+    pub peaks: Vec<(&'static str, f64)>,
     /// That of the job, while it was looked at how long it takes until a write is found.
     refresh_interval: String,
     /// New documents and moves, by primaries of the placements index.
@@ -206,7 +206,7 @@ impl Report {
             load_before: frame::load_average()?,
             laps: BTreeMap::new(),
             has_peer: options.peer.is_some(),
-            peak_mebibytes: None,
+            peaks: Vec::new(),
             refresh_interval: options.refresh_interval.clone(),
             placements: Vec::new(),
             latency: Vec::new(),
@@ -294,8 +294,8 @@ impl Report {
         text.push_str(&freshness::table(&self.freshness));
         text.push_str(&compression::table(&self.compression));
         text.push_str(&searches::table(&self.searches));
-        if let Some(peak) = self.peak_mebibytes {
-            let _ = writeln!(text, "\nPeak resident memory of the worker in the race: {peak:.0} MiB.");
+        for (what, peak) in &self.peaks {
+            let _ = writeln!(text, "\nPeak resident memory of the worker, {what}: {peak:.0} MiB.");
         }
         if let Some(Backlog { records, documents, took, peak_mebibytes, writes }) = &self.backlog {
             let speed = *records as f64 / took.as_secs_f64();
