@@ -11,6 +11,7 @@ use geofold::io::kafka::{leader_epoch, set_leader_epoch};
 use geofold::testkit::ports::free_port;
 use rdkafka::admin::{
     AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
+    TopicResult,
 };
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
@@ -318,8 +319,15 @@ impl World {
         let patience = Some(TIMEOUT);
         let options = AdminOptions::new().operation_timeout(patience).request_timeout(patience);
         let new = NewTopic::new(topic, partitions.min(AT_ONCE), TopicReplication::Fixed(1));
-        let results = runtime.block_on(admin.create_topics([&new], &options)).unwrap();
-        results.into_iter().for_each(|result| drop(result.unwrap()));
+        // A broker that stood still for nine seconds does not count until it is heard of again.
+        let is_fenced =
+            |result: &TopicResult| matches!(result, Err((_, RDKafkaErrorCode::InvalidReplicationFactor)));
+        let created = ask_for(TIMEOUT, || {
+            let results = runtime.block_on(admin.create_topics([&new], &options)).unwrap();
+            (!results.iter().any(is_fenced)).then_some(results)
+        });
+        let created = created.unwrap_or_else(|| panic!("no broker for {topic}"));
+        created.into_iter().for_each(|result| drop(result.unwrap()));
         let mut there = AT_ONCE;
         while there < partitions {
             there = partitions.min(there + AT_ONCE);
