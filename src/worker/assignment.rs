@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::budget::{CacheShare, MemoryBudget, MemoryLimits, Meter, ReadLimit};
+use super::budget::{CacheShare, MemoryBudget, MemoryLimits, Meter};
+use super::flow::{Flow, FlowControl, PartitionFlow, ReadLimit, Suspended};
 use super::limits::{self, LimitsReader};
 use super::partition::{Mode, Partition, Published, WorkerContext, stopped_part};
 use super::record::Record;
@@ -34,21 +35,6 @@ const CANCEL_GRACE: Duration = Duration::from_millis(500);
 /// Number of consecutive checks that must find a partition unread; one may hit a fresh assignment.
 const UNREAD_AT_LEAST: u32 = 2;
 
-/// How long nothing is polled, at most, until a quarter of `memory.total` is free. No longer than a pause would cost: a rebalance waits
-/// for it, too.
-const MEMORY_PATIENCE: Duration = Duration::from_secs(1);
-
-/// How reading of a partition is stopped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ReadState {
-    /// Nothing is polled for a moment. librdkafka keeps what it has fetched of all partitions in one bounded queue.
-    Waiting,
-    /// librdkafka keeps what it has fetched and delivers it when reading goes on.
-    Held,
-    /// librdkafka fetches nothing, has dropped what it had, and needs up to a second to restart.
-    Paused,
-}
-
 /// One partition of the assignment.
 #[derive(Debug)]
 struct AssignedPartition {
@@ -62,7 +48,7 @@ struct AssignedPartition {
     /// Disconnected once the task has ended.
     ended: std_mpsc::Receiver<()>,
     /// `None` while it is being read.
-    suspended: Option<ReadState>,
+    suspended: Option<Suspended>,
     /// Sent to the broker, perhaps not acknowledged yet.
     requested: Option<i64>,
     /// Acknowledged by the broker.
@@ -111,17 +97,15 @@ impl AssignedPartition {
         !self.records.is_closed() && *self.mode.borrow() == Mode::Run
     }
 
-    /// Whether librdkafka was told not to hand on its records.
-    fn is_stopped(&self) -> bool {
-        matches!(self.suspended, Some(ReadState::Held | ReadState::Paused))
-    }
-
-    /// What keeps it from being read, if anything.
-    fn reached(&self, limits: MemoryLimits, held_by_all: usize) -> Option<ReadLimit> {
-        if !self.overflow.is_empty() || !self.is_at_work() {
-            return Some(ReadLimit::Partition);
-        }
-        self.meter.reached(limits, held_by_all, self.suspended.is_some())
+    /// Itself as [`Flow::decide`] sees it, while all partitions hold `held_by_all` bytes.
+    fn flow(&self, number: i32, limits: MemoryLimits, held_by_all: usize) -> PartitionFlow {
+        let is_at_work = self.is_at_work();
+        let reached = if self.overflow.is_empty() && is_at_work {
+            self.meter.reached(limits, held_by_all, self.suspended)
+        } else {
+            Some(ReadLimit::Partition)
+        };
+        PartitionFlow { number, suspended: self.suspended, reached, is_at_work }
     }
 }
 
@@ -138,25 +122,9 @@ pub struct Assignment {
     left_paused: HashSet<i32, ahash::RandomState>,
     /// Ever held back: librdkafka does not release these by itself.
     ever_held: HashSet<i32, ahash::RandomState>,
-    /// Since when nothing is polled.
-    waiting_since: Option<Instant>,
+    flow: Flow,
     /// Whether the worker is stopping: partitions of a later rebalance are not started.
     draining: bool,
-}
-
-/// Partitions to stop reading or to read again.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct FlowControl {
-    /// Poll nothing before the next decision.
-    pub wait: bool,
-    /// Hold back.
-    pub hold_back: Vec<i32>,
-    /// Release from being held back.
-    pub let_through: Vec<i32>,
-    /// Pause.
-    pub pause: Vec<i32>,
-    /// Resume.
-    pub resume: Vec<i32>,
 }
 
 impl Assignment {
@@ -179,7 +147,7 @@ impl Assignment {
             owned: HashMap::default(),
             left_paused: HashSet::default(),
             ever_held: HashSet::default(),
-            waiting_since: None,
+            flow: Flow::default(),
             draining: false,
         }
     }
@@ -226,7 +194,7 @@ impl Assignment {
                 mode,
                 cancel,
                 ended,
-                suspended: self.left_paused.remove(&number).then_some(ReadState::Paused),
+                suspended: self.left_paused.remove(&number).then_some(Suspended::Paused),
                 requested: None,
                 committed: None,
                 remembered: None,
@@ -266,7 +234,7 @@ impl Assignment {
             wait_for_end(&owned.ended, deadline);
             self.context.metrics.drop_partition(number);
             self.context.health.ready(&stopped_part(number));
-            if owned.suspended == Some(ReadState::Paused) {
+            if owned.suspended == Some(Suspended::Paused) {
                 self.left_paused.insert(number);
             }
             if let Some(watermark) = owned.published.watermark()
@@ -292,7 +260,7 @@ impl Assignment {
             owned.pass_on();
         }
         // Records in flight still arrive after a hold; there is nothing more to decide.
-        owned.suspended.is_some() || owned.meter.reached(self.limits, self.budget.held(), false).is_none()
+        owned.suspended.is_some() || owned.meter.reached(self.limits, self.budget.held(), None).is_none()
     }
 
     /// Hands out queued records; returns which partitions to stop reading, or to read again.
@@ -304,66 +272,19 @@ impl Assignment {
         self.owned.values_mut().for_each(AssignedPartition::pass_on);
         // Taken once: tasks change it meanwhile.
         let held_by_all = self.budget.held();
-        let mut flow =
-            FlowControl { wait: self.waits_for_memory(held_by_all, now), ..FlowControl::default() };
-        let max_held_back = self.limits.max_held_back();
-        let mut held = self.owned.values().filter(|owned| owned.suspended == Some(ReadState::Held)).count();
-        let threshold = self.limits.flush_threshold(self.owned.len());
-        for (&number, owned) in &mut self.owned {
-            let reached = owned.reached(self.limits, held_by_all);
-            let may_read = reached.is_none();
-            owned.meter.set_at_bound((!may_read && owned.overflow.is_empty()).then_some(threshold));
-            match (owned.suspended, may_read) {
-                (None | Some(ReadState::Waiting), false)
-                    if flow.wait && reached == Some(ReadLimit::Total) =>
-                {
-                    owned.suspended = Some(ReadState::Waiting);
-                }
-                // One that takes no records will not be read again soon.
-                (None | Some(ReadState::Waiting), false) if held < max_held_back && owned.is_at_work() => {
-                    held += 1;
-                    self.ever_held.insert(number);
-                    owned.suspended = Some(ReadState::Held);
-                    flow.hold_back.push(number);
-                }
-                (None | Some(ReadState::Waiting), false) => {
-                    owned.suspended = Some(ReadState::Paused);
-                    flow.pause.push(number);
-                }
-                (Some(state), true) => {
-                    owned.suspended = None;
-                    match state {
-                        ReadState::Waiting => {}
-                        ReadState::Held => flow.let_through.push(number),
-                        ReadState::Paused => flow.resume.push(number),
-                    }
-                }
-                (None, true) | (Some(ReadState::Held | ReadState::Paused), false) => {}
-            }
+        let flow_of =
+            |(&number, owned): (&i32, &AssignedPartition)| owned.flow(number, self.limits, held_by_all);
+        let mut partitions: Vec<PartitionFlow> = self.owned.iter().map(flow_of).collect();
+        let control = self.flow.decide(&mut partitions, self.limits.max_held_back(), now);
+        let threshold = self.limits.flush_threshold(partitions.len());
+        for PartitionFlow { number, suspended, reached, .. } in partitions {
+            let Some(owned) = self.owned.get_mut(&number) else { continue };
+            owned.suspended = suspended;
+            owned.meter.set_at_bound((reached.is_some() && owned.overflow.is_empty()).then_some(threshold));
         }
+        self.ever_held.extend(&control.hold_back);
         self.set_gauges();
-        flow
-    }
-
-    /// Whether to poll nothing: `memory.total` is used up, no partition may be read, and more would have to be stopped than may be held
-    /// back. It ends with a quarter free: one record at a time, a rebalance would wait for all that librdkafka has queued before it.
-    fn waits_for_memory(&mut self, held_by_all: usize, now: Instant) -> bool {
-        let (mut stopping, mut is_total_used_up, mut held) = (0, false, 0);
-        let mut may_read = false;
-        for owned in self.owned.values() {
-            let reached = owned.reached(self.limits, held_by_all);
-            may_read |= reached.is_none();
-            held += usize::from(owned.suspended == Some(ReadState::Held));
-            if !owned.is_stopped() {
-                stopping += 1;
-                is_total_used_up |= reached == Some(ReadLimit::Total);
-            }
-        }
-        if may_read || !is_total_used_up || held + stopping <= self.limits.max_held_back() {
-            self.waiting_since = None;
-            return false;
-        }
-        now.saturating_duration_since(*self.waiting_since.get_or_insert(now)) < MEMORY_PATIENCE
+        control
     }
 
     fn set_gauges(&self) {

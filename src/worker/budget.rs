@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use tokio::sync::Notify;
 
+use super::flow::{ReadLimit, Suspended};
+
 /// Cost of a record besides key and value. By a heap profile of a worker at its memory limit (2026-11-22): its fold 190
 /// bytes, its slot in the dirty set 250 to 400 depending on load, handles and id 100.
 pub const RECORD_OVERHEAD_BYTES: usize = 600;
@@ -42,15 +44,6 @@ impl MemoryLimits {
     pub fn max_held_back(self) -> usize {
         (self.per_partition / HELD_BACK_BYTES).min(MAX_HELD_BACK)
     }
-}
-
-/// Which limit keeps a partition from being read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReadLimit {
-    /// One of its own.
-    Partition,
-    /// The memory of all partitions together.
-    Total,
 }
 
 /// Each partition's equal share of `memory.cached_placements`. Partitions come and go one by one (cooperative
@@ -179,17 +172,23 @@ impl Meter {
         self.queued.load(Relaxed) + self.folded.load(Relaxed)
     }
 
-    /// What keeps the partition from being read, if anything, while all hold `held_by_all` bytes. A paused one resumes only well below
-    /// its limits, to avoid flapping.
-    pub fn reached(&self, limits: MemoryLimits, held_by_all: usize, is_paused: bool) -> Option<ReadLimit> {
+    /// What keeps the partition from being read, if anything, while all hold `held_by_all` bytes. What was suspended is read again only
+    /// well below its limits, to avoid flapping. While nothing is polled that is the limit of all: the partition itself is not stopped.
+    pub fn reached(
+        &self,
+        limits: MemoryLimits,
+        held_by_all: usize,
+        suspended: Option<Suspended>,
+    ) -> Option<ReadLimit> {
         if self.needs_records.load(Relaxed) {
             return None;
         }
-        let slack = |limit: usize| if is_paused { limit / 4 * 3 } else { limit };
-        if self.waits.load(Relaxed) || self.held() >= slack(limits.per_partition) {
+        let below = |limit: usize, with_slack: bool| if with_slack { limit / 4 * 3 } else { limit };
+        let own = below(limits.per_partition, suspended.is_some_and(Suspended::is_stopped));
+        if self.waits.load(Relaxed) || self.held() >= own {
             return Some(ReadLimit::Partition);
         }
-        (held_by_all >= slack(limits.total)).then_some(ReadLimit::Total)
+        (held_by_all >= below(limits.total, suspended.is_some())).then_some(ReadLimit::Total)
     }
 }
 
@@ -207,21 +206,25 @@ mod tests {
     const OF_ITS_OWN: Option<ReadLimit> = Some(ReadLimit::Partition);
     const OF_ALL: Option<ReadLimit> = Some(ReadLimit::Total);
 
-    fn reached(meter: &Meter, is_paused: bool) -> Option<ReadLimit> {
-        meter.reached(LIMITS, meter.budget.held(), is_paused)
+    const READ: Option<Suspended> = None;
+    const PAUSED: Option<Suspended> = Some(Suspended::Paused);
+    const WAITING: Option<Suspended> = Some(Suspended::Waiting);
+
+    fn reached(meter: &Meter, suspended: Option<Suspended>) -> Option<ReadLimit> {
+        meter.reached(LIMITS, meter.budget.held(), suspended)
     }
 
     #[test]
     fn partition_pauses_at_its_limit_and_resumes_well_below() {
         let meter = Meter::new(MemoryBudget::new());
         meter.enqueued(599);
-        assert_eq!(reached(&meter, false), None);
+        assert_eq!(reached(&meter, READ), None);
         meter.enqueued(1);
-        assert_eq!(reached(&meter, false), OF_ITS_OWN);
+        assert_eq!(reached(&meter, READ), OF_ITS_OWN);
         meter.dequeued(100);
-        assert_eq!(reached(&meter, true), OF_ITS_OWN, "still near the bound");
+        assert_eq!(reached(&meter, PAUSED), OF_ITS_OWN, "still near the bound");
         meter.dequeued(200);
-        assert_eq!(reached(&meter, true), None);
+        assert_eq!(reached(&meter, PAUSED), None);
     }
 
     #[test]
@@ -237,13 +240,24 @@ mod tests {
         let (a, b) = (Meter::new(budget.clone()), Meter::new(budget.clone()));
         a.set_folded(590);
         b.set_folded(410);
-        assert_eq!((reached(&a, false), reached(&b, false)), (OF_ALL, OF_ALL));
+        assert_eq!((reached(&a, READ), reached(&b, READ)), (OF_ALL, OF_ALL));
         b.set_waits(true);
-        assert_eq!(reached(&b, false), OF_ITS_OWN);
+        assert_eq!(reached(&b, READ), OF_ITS_OWN);
         b.set_waits(false);
         drop(a);
         assert_eq!(budget.held(), 410);
-        assert_eq!(reached(&b, true), None);
+        assert_eq!(reached(&b, PAUSED), None);
+    }
+
+    #[test]
+    fn while_nothing_is_polled_a_quarter_of_all_memory_must_be_free_but_not_of_the_partitions() {
+        let budget = MemoryBudget::new();
+        let (meter, others) = (Meter::new(budget.clone()), Meter::new(budget));
+        meter.set_folded(599);
+        others.set_folded(151);
+        assert_eq!((reached(&meter, READ), reached(&meter, WAITING)), (None, OF_ALL));
+        others.set_folded(150);
+        assert_eq!((reached(&meter, WAITING), reached(&meter, PAUSED)), (None, OF_ITS_OWN));
     }
 
     #[test]
@@ -265,8 +279,8 @@ mod tests {
         let meter = Meter::new(MemoryBudget::new());
         meter.set_folded(5000);
         meter.set_waits(true);
-        assert_eq!(reached(&meter, false), OF_ITS_OWN);
+        assert_eq!(reached(&meter, READ), OF_ITS_OWN);
         meter.set_needs_records(true);
-        assert_eq!(reached(&meter, true), None);
+        assert_eq!(reached(&meter, PAUSED), None);
     }
 }

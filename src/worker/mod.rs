@@ -9,7 +9,8 @@
 //! | `partition/` | one task per partition: decode, fold, batch, settle, publish |
 //! | `ledger/` | unfinished work of a partition and the resulting watermark (pure) |
 //! | `limits.rs` | the limits in force, reloaded while running |
-//! | `budget.rs` | bytes held; which partitions must stop reading |
+//! | `budget.rs` | bytes held, and the limits that they reach |
+//! | `flow.rs` | which partitions stop being read, and how (pure) |
 //! | `drive.rs` | runs a batch of the mover against Elasticsearch |
 //! | `record.rs` | an owned record |
 //! | `look_ahead.rs` | reads a partition ahead, to know which of its records later ones supersede |
@@ -31,6 +32,7 @@ pub mod consumer;
 pub mod dead_letter;
 pub mod distribution;
 pub mod drive;
+pub mod flow;
 pub mod increments;
 #[cfg(feature = "sabotage")]
 mod kept;

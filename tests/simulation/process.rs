@@ -31,6 +31,7 @@ use geofold::support::telemetry::health::Health;
 use geofold::support::telemetry::traces::Traces;
 use geofold::worker::budget::{self, CacheShare, MemoryBudget, Meter};
 use geofold::worker::dead_letter::{DeadLetter, DeadLetterSink};
+use geofold::worker::flow::Suspended;
 use geofold::worker::limits::WorkerLimits;
 use geofold::worker::limits::{BATCHES_PER_REQUEST, Batching};
 use geofold::worker::look_ahead::{AheadReader, Reading};
@@ -243,7 +244,7 @@ pub struct Process {
     memory: TopicMemory,
     task: JoinHandle<()>,
     limits: budget::MemoryLimits,
-    is_paused: bool,
+    suspended: Option<Suspended>,
 }
 
 fn limits(setup: &Setup) -> WorkerLimits {
@@ -416,7 +417,7 @@ impl Process {
             memory,
             task,
             limits: limits.memory,
-            is_paused: false,
+            suspended: None,
         }
     }
 
@@ -431,9 +432,9 @@ impl Process {
             && record.at <= now
         {
             if is_there[offset] {
-                let reached = self.meter.reached(self.limits, self.meter.held(), self.is_paused);
+                let reached = self.meter.reached(self.limits, self.meter.held(), self.suspended);
                 let may_read = reached.is_none() && !self.records.is_closed();
-                self.is_paused = !may_read;
+                self.suspended = (!may_read).then_some(Suspended::Paused);
                 if !may_read {
                     return;
                 }

@@ -50,6 +50,7 @@ use crate::testkit::testing::{MemoryElastic, TokioClock, rules};
 use crate::worker::budget::{MemoryBudget, MemoryLimits};
 use crate::worker::dead_letter::{DeadLetter, Origin};
 use crate::worker::distribution::action::JobAction;
+use crate::worker::flow::Suspended;
 use crate::worker::limits;
 use crate::worker::topic_watch::{Describe, TopicWatch};
 
@@ -412,7 +413,8 @@ impl Rig {
 
     /// Whether the partition may be read.
     fn may_read(&self, limits: MemoryLimits, is_paused: bool) -> bool {
-        self.meter.reached(limits, self.budget.held(), is_paused).is_none()
+        let suspended = is_paused.then_some(Suspended::Paused);
+        self.meter.reached(limits, self.budget.held(), suspended).is_none()
     }
 
     fn send(&self, offset: i64, id: &str, value: Option<&str>, op: Option<&str>) {
