@@ -14,7 +14,8 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 use serde_json::value::RawValue;
 
 use super::object::{BadObject, is_null, text};
-use super::plain;
+use super::on_one_line;
+use super::plain::{self, ValueAt};
 use super::point::{self, BadForm, Forms};
 use crate::base::geo::GeoPoint;
 use crate::core::write::PatchMove;
@@ -164,44 +165,22 @@ impl LocationPath {
 
     /// The location of a whole document. Checks the syntax of all of `document`, which must be an object.
     pub fn locate(&self, document: &[u8]) -> Result<GeoPoint, BadLocation> {
-        match &self.0.location {
-            Fields::One(path) => {
-                let [value] = values_at(document, [path])?;
-                self.one(value)
-            }
-            Fields::Pair { lat, lon } => pair(values_at(document, [lat, lon])?),
-        }
+        Ok(self.location_and(None, document)?.at)
     }
 
-    /// The location of a whole document, and the document with the `geo_point` field of that location, if one is to be added: in
-    /// place of a former one, otherwise as the last member. Without a change the same bytes.
+    /// The location of a whole document, and the document on one line, with the `geo_point` field of that location, if one is to be
+    /// added: in place of a former one, otherwise as the last member. Without a change the same bytes.
     pub fn complete(&self, document: Bytes) -> Result<(Bytes, GeoPoint), BadLocation> {
-        let Some(name) = &self.0.point else {
-            let at = self.locate(&document)?;
-            return Ok((document, at));
-        };
-        let (at, former) = self.location_and(name, &document).map_err(|why| match why {
-            BadLocation::Twice if is_twice(&document, name) => BadObject::DuplicateKey(name.clone()).into(),
-            why => why,
-        })?;
-        let point = point_text(at);
-        let (begin, end, member) = match former {
-            Some(former) if former == point => return Ok((document, at)),
-            Some(former) => {
-                let begin = offset_in(&document, former);
-                (begin, begin + former.len(), point)
-            }
-            None => {
-                // It has a location, so it has a member.
-                let close = memrchr(b'}', &document).unwrap_or(document.len());
-                (close, close, format!(",\"{name}\":{point}"))
-            }
-        };
-        let mut completed = Vec::with_capacity(document.len() - (end - begin) + member.len());
-        completed.extend_from_slice(&document[..begin]);
-        completed.extend_from_slice(member.as_bytes());
-        completed.extend_from_slice(&document[end..]);
-        Ok((completed.into(), at))
+        let name = self.0.point.as_deref();
+        let Located { at, former, is_plain } =
+            self.location_and(name, &document).map_err(|why| match (why, name) {
+                (BadLocation::Twice, Some(name)) if is_twice(&document, name) => {
+                    BadObject::DuplicateKey(name.to_owned()).into()
+                }
+                (why, _) => why,
+            })?;
+        let completed = name.and_then(|name| with_point(&document, name, at, former)).unwrap_or(document);
+        Ok((if is_plain { completed } else { on_one_line(completed) }, at))
     }
 
     /// The document of [`LocationPath::complete`]; unchanged without a usable location, so that whoever places it refuses it.
@@ -218,30 +197,39 @@ impl LocationPath {
     /// Whether searches find a document at its location `at`: it has the added field with that value, or none is added.
     pub fn is_complete(&self, document: &[u8], at: GeoPoint) -> bool {
         let Some(name) = &self.0.point else { return true };
-        let Ok([Some(value)]) = values_at(document, [name]) else { return false };
-        point::parse(value, Forms::GeoPoint).ok() == Some(at)
+        let Ok(([Some(value)], _)) = values_at(document, [name]) else { return false };
+        point::parse(value.text, Forms::GeoPoint).ok() == Some(at)
     }
 
-    /// The location, and the text of the field at the top with this name.
-    fn location_and<'a>(
-        &self,
-        name: &str,
-        document: &'a [u8],
-    ) -> Result<(GeoPoint, Option<&'a str>), BadLocation> {
-        match &self.0.location {
-            Fields::One(path) => {
-                let [location, field] = values_at(document, [path, name])?;
-                Ok((self.one(location)?, field))
+    /// The location, and the text of the field at the top with this name, if one is given.
+    fn location_and<'a>(&self, name: Option<&str>, document: &'a [u8]) -> Result<Located<'a>, BadLocation> {
+        let (at, former, is_plain) = match (&self.0.location, name) {
+            (Fields::One(path), None) => {
+                let ([location], is_plain) = values_at(document, [path])?;
+                (self.one(location)?, None, is_plain)
             }
-            Fields::Pair { lat, lon } => {
-                let [lat, lon, field] = values_at(document, [lat, lon, name])?;
-                Ok((pair([lat, lon])?, field))
+            (Fields::One(path), Some(name)) => {
+                let ([location, former], is_plain) = values_at(document, [path, name])?;
+                (self.one(location)?, former, is_plain)
             }
+            (Fields::Pair { lat, lon }, None) => {
+                let (values, is_plain) = values_at(document, [lat, lon])?;
+                (pair(values)?, None, is_plain)
+            }
+            (Fields::Pair { lat, lon }, Some(name)) => {
+                let ([lat, lon, former], is_plain) = values_at(document, [lat, lon, name])?;
+                (pair([lat, lon])?, former, is_plain)
+            }
+        };
+        Ok(Located { at, former: former.map(|former| former.text), is_plain })
+    }
+
+    fn one(&self, value: Option<ValueAt<'_>>) -> Result<GeoPoint, BadLocation> {
+        let ValueAt { text, lat_lon } = value.ok_or(BadLocation::Missing)?;
+        if let Some((lat, lon)) = lat_lon {
+            return Ok(GeoPoint::new(lat, lon).map_err(BadForm::from)?);
         }
-    }
-
-    fn one(&self, value: Option<&str>) -> Result<GeoPoint, BadLocation> {
-        match value.ok_or(BadLocation::Missing)? {
+        match text {
             "null" => Err(BadLocation::Null),
             value => Ok(point::parse(value, self.0.forms)?),
         }
@@ -281,32 +269,66 @@ fn checked(path: &str) -> Result<String, BadLocationPath> {
     }
 }
 
-fn pair(values: [Option<&str>; 2]) -> Result<GeoPoint, BadLocation> {
-    let [Some(lat), Some(lon)] = values else { return Err(BadLocation::Missing) };
+fn pair(values: [Option<ValueAt<'_>>; 2]) -> Result<GeoPoint, BadLocation> {
+    let [Some(lat), Some(lon)] = values.map(|value| value.map(|value| value.text)) else {
+        return Err(BadLocation::Missing);
+    };
     if is_null(lat) || is_null(lon) {
         return Err(BadLocation::Null);
     }
     Ok(point::parse_pair(lat, lon)?)
 }
 
-/// The texts of the values at these paths, each a part of `document`, where they are there. Checks the syntax of all of it.
+/// What is found in a document.
+struct Located<'a> {
+    at: GeoPoint,
+    /// The text of the field that may have been added before.
+    former: Option<&'a str>,
+    /// It has no control characters, hence no line breaks.
+    is_plain: bool,
+}
+
+/// The values at these paths, each a part of `document`, where they are there; and whether it has no control characters for sure. Checks
+/// the syntax of all of it.
 fn values_at<'a, const N: usize>(
     document: &'a [u8],
     paths: [&str; N],
-) -> Result<[Option<&'a str>; N], BadLocation> {
+) -> Result<([Option<ValueAt<'a>>; N], bool), BadLocation> {
     if let Some(values) = plain::values_at(document, paths)? {
-        return Ok(values);
+        return Ok((values, true));
     }
     let document = text(document)?;
     let mut values = [None; N];
     for (value, path) in values.iter_mut().zip(paths) {
         *value = match find(document, path)? {
-            FoundLocation::Value(raw) => Some(raw.get()),
+            FoundLocation::Value(raw) => Some(ValueAt { text: raw.get(), lat_lon: None }),
             FoundLocation::Twice => return Err(BadLocation::Twice),
             FoundLocation::Nothing | FoundLocation::Blocked => None,
         };
     }
-    Ok(values)
+    Ok((values, false))
+}
+
+/// The document with the added field, in place of the `former` one; `None` if that is the same.
+fn with_point(document: &[u8], name: &str, at: GeoPoint, former: Option<&str>) -> Option<Bytes> {
+    let point = point_text(at);
+    let (begin, end, member) = match former {
+        Some(former) if former == point => return None,
+        Some(former) => {
+            let begin = offset_in(document, former);
+            (begin, begin + former.len(), point)
+        }
+        None => {
+            // It has a location, so it has a member.
+            let close = memrchr(b'}', document).unwrap_or(document.len());
+            (close, close, format!(",\"{name}\":{point}"))
+        }
+    };
+    let mut completed = Vec::with_capacity(document.len() - (end - begin) + member.len());
+    completed.extend_from_slice(&document[..begin]);
+    completed.extend_from_slice(member.as_bytes());
+    completed.extend_from_slice(&document[end..]);
+    Some(completed.into())
 }
 
 fn is_twice(document: &[u8], path: &str) -> bool {
@@ -594,16 +616,16 @@ mod tests {
                 r#"{"at":{"lat":9,"lon":9},"lon":0,"place":{"lat":0}}"#,
                 r#"{"at":[0.0,0.0],"lon":0,"place":{"lat":0}}"#,
             ),
-            // Not plain: line breaks, escaped keys.
+            // Not plain: line breaks, which become spaces, and escaped keys.
             (
                 pair(),
                 "{\"place\":{\"lat\":1},\n\"lon\":2\n}\n",
-                "{\"place\":{\"lat\":1},\n\"lon\":2\n,\"at\":[2.0,1.0]}\n",
+                "{\"place\":{\"lat\":1}, \"lon\":2 ,\"at\":[2.0,1.0]} ",
             ),
             (
                 pair(),
                 "{\"\\u0061t\":7,\"place\":{\"lat\":1},\n\"lon\":2}",
-                "{\"\\u0061t\":[2.0,1.0],\"place\":{\"lat\":1},\n\"lon\":2}",
+                "{\"\\u0061t\":[2.0,1.0],\"place\":{\"lat\":1}, \"lon\":2}",
             ),
             (
                 geometry.clone(),

@@ -299,7 +299,7 @@ impl Decoder {
     /// If it cannot be placed.
     pub fn document(&self, value: Bytes) -> Result<(Bytes, GeoPoint), BadRecord> {
         self.check_size_and_shape(&value)?;
-        let (value, at) = self.path.complete(value).map_err(|why| match why {
+        self.path.complete(value).map_err(|why| match why {
             BadLocation::Json(why) => BadRecord::Json(why),
             BadLocation::Missing | BadLocation::Null => {
                 BadRecord::NoLocation { path: self.path.clone(), why }
@@ -307,8 +307,7 @@ impl Decoder {
             BadLocation::Twice | BadLocation::Form(_) => {
                 BadRecord::BadLocation { path: self.path.clone(), why }
             }
-        })?;
-        Ok((on_one_line(value), at))
+        })
     }
 
     /// The row after a change event; `None` if it was deleted.

@@ -26,15 +26,27 @@ const POWERS_OF_TEN: [u64; MAX_EXACT_DIGITS + 1] = {
     powers
 };
 
-/// The texts of the values at `paths` (names separated by dots) in an object, where something is there. Checks the syntax of all of
-/// it.
+/// A value in a document.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct ValueAt<'a> {
+    /// Its JSON text.
+    pub text: &'a str,
+    /// Its numbers, if it is `{"lat": …, "lon": …}`; of a document that is not plain, they are not parsed.
+    pub lat_lon: Option<(f64, f64)>,
+}
+
+/// A value that is not known to be text.
+type Found<'a> = (&'a [u8], Option<(f64, f64)>);
+
+/// The values at `paths` (names separated by dots) in an object without control characters, where something is there. Checks the syntax
+/// of all of it.
 ///
 /// # Errors
 /// If `document` is not UTF-8.
 pub(super) fn values_at<'a, const N: usize>(
     document: &'a [u8],
     paths: [&str; N],
-) -> Result<Option<[Option<&'a str>; N]>, BadObject> {
+) -> Result<Option<[Option<ValueAt<'a>>; N]>, BadObject> {
     // One vectorizable pass; afterwards no string needs a byte-by-byte check.
     let (mut lowest, mut all) = (u8::MAX, 0);
     for &byte in document {
@@ -50,13 +62,16 @@ pub(super) fn values_at<'a, const N: usize>(
     let Some(found) = find(document, paths.map(|path| Some(path.as_bytes()))) else { return Ok(None) };
     let mut values = [None; N];
     for (value, found) in values.iter_mut().zip(found) {
-        *value = found.map(text).transpose()?;
+        *value = match found {
+            Some((found, lat_lon)) => Some(ValueAt { text: text(found)?, lat_lon }),
+            None => None,
+        };
     }
     Ok(Some(values))
 }
 
 /// The values at `paths` in an object without control characters. Checks the syntax of all of it.
-fn find<'a, const N: usize>(document: &'a [u8], paths: [Option<&[u8]>; N]) -> Option<[Option<&'a [u8]>; N]> {
+fn find<'a, const N: usize>(document: &'a [u8], paths: [Option<&[u8]>; N]) -> Option<[Option<Found<'a>>; N]> {
     let mut found = [None; N];
     let members = after(skip_spaces(document), b'{')?;
     let rest = object(members, MAX_DEPTH, |key, value, depth| member(key, value, paths, depth, &mut found))?;
@@ -65,17 +80,8 @@ fn find<'a, const N: usize>(document: &'a [u8], paths: [Option<&[u8]>; N]) -> Op
 
 /// Latitude and longitude in `{"lat": …, "lon": …}`, if both are numbers and nothing else is there.
 pub(super) fn lat_lon(text: &str) -> Option<(f64, f64)> {
-    let (mut lat, mut lon) = (None, None);
-    let rest = object(after(text.as_bytes(), b'{')?, 1, |key, value, _| {
-        let part = match key {
-            b"lat" => &mut lat,
-            b"lon" => &mut lon,
-            _ => return None,
-        };
-        let (number, rest) = parsed_number(value)?;
-        part.replace(number).is_none().then_some(rest)
-    })?;
-    Some((lat?, lon?)).filter(|_| rest.is_empty())
+    let (numbers, rest) = lat_lon_object(text.as_bytes())?;
+    rest.is_empty().then_some(numbers)
 }
 
 // Each of the functions below passes what its name says, at the beginning of a text, and returns the rest of the text. A rest begins
@@ -95,6 +101,21 @@ fn object<'a>(
     })
 }
 
+/// An object of a latitude and a longitude, if both are numbers and nothing else is there. Returned with them.
+fn lat_lon_object(text: &[u8]) -> Option<((f64, f64), &[u8])> {
+    let (mut lat, mut lon) = (None, None);
+    let rest = object(after(text, b'{')?, 1, |key, value, _| {
+        let part = match key {
+            b"lat" => &mut lat,
+            b"lon" => &mut lon,
+            _ => return None,
+        };
+        let (number, rest) = parsed_number(value)?;
+        part.replace(number).is_none().then_some(rest)
+    })?;
+    Some(((lat?, lon?), rest))
+}
+
 /// A key; returned without its quotes. Escapes are unusual: they would have to be resolved for comparison.
 fn key(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let text = after(text, b'"')?;
@@ -108,7 +129,7 @@ fn member<'a, const N: usize>(
     text: &'a [u8],
     paths: [Option<&[u8]>; N],
     depth: usize,
-    found: &mut [Option<&'a [u8]>; N],
+    found: &mut [Option<Found<'a>>; N],
 ) -> Option<&'a [u8]> {
     // Nearly every other key differs in its first byte.
     let rests = paths.map(|path| path.filter(|path| key.first() == path.first())?.strip_prefix(key));
@@ -122,10 +143,16 @@ fn member<'a, const N: usize>(
             member(key, value, further, depth, found)
         });
     }
-    let rest = value(text, depth)?;
+    if !rests.contains(&Some(&[])) {
+        return value(text, depth);
+    }
+    let (lat_lon, rest) = match lat_lon_object(text) {
+        Some((lat_lon, rest)) => (Some(lat_lon), rest),
+        None => (None, value(text, depth)?),
+    };
+    let there = text.get(..text.len() - rest.len())?;
     for (found, path) in found.iter_mut().zip(rests) {
-        if path.is_some_and(<[u8]>::is_empty) && found.replace(text.get(..text.len() - rest.len())?).is_some()
-        {
+        if path.is_some_and(<[u8]>::is_empty) && found.replace((there, lat_lon)).is_some() {
             return None;
         }
     }
@@ -290,12 +317,18 @@ mod tests {
     use super::*;
 
     fn value_at<'a>(document: &'a [u8], path: &str) -> Result<Option<Option<&'a str>>, BadObject> {
-        Ok(values_at(document, [path])?.map(|[value]| value))
+        let Some([value]) = values_at(document, [path])? else { return Ok(None) };
+        let numbers = value.and_then(|value| value.lat_lon);
+        assert_eq!(numbers, value.and_then(|value| lat_lon(value.text)), "its numbers are those of its text");
+        Ok(Some(value.map(|value| value.text)))
     }
 
     #[test]
     fn values_of_several_paths_are_found_in_one_pass() {
-        let found = |document: &'static str, paths: [&str; 3]| values_at(document.as_bytes(), paths).unwrap();
+        let found = |document: &'static str, paths: [&str; 3]| {
+            let values = values_at(document.as_bytes(), paths).unwrap();
+            values.map(|values| values.map(|value| value.map(|value| value.text)))
+        };
         let paths = ["at.lat", "at.lon", "id"];
         let all = Some([Some("1"), Some("\"2\""), Some("{}")]);
         assert_eq!(found(r#"{"at":{"x":[],"lon":"2","lat":1},"id":{}}"#, paths), all);
@@ -330,6 +363,20 @@ mod tests {
             assert_eq!(value_at(without.as_bytes(), "location").unwrap(), Some(None), "{without}");
         }
         assert_eq!(value_at(br#"{"a":{"c":1},"b":2}"#, "a.b").unwrap(), Some(None));
+    }
+
+    #[test]
+    fn numbers_of_a_location_are_parsed_where_they_are_passed() {
+        let numbers = |document: &'static str| {
+            let [value] = values_at(document.as_bytes(), ["a.at"]).unwrap().unwrap();
+            value.unwrap().lat_lon
+        };
+        assert_eq!(numbers(r#"{"a":{"at":{"lat":1.5,"lon":-2}},"at":{"lat":3,"lon":4}}"#), Some((1.5, -2.0)));
+        for other in
+            [r#"{"a.at":{"lat":"1","lon":2}}"#, r#"{"a.at":[2,1]}"#, r#"{"a.at":{"lat":1,"lon":2,"z":3}}"#]
+        {
+            assert_eq!(numbers(other), None, "{other}");
+        }
     }
 
     #[test]
