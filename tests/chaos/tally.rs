@@ -59,7 +59,7 @@ pub fn config(database: Option<&OwnDatabase>) -> Vec<(&'static str, String)> {
 
 /// Makes the topic of increments.
 pub fn prepare(world: &World) {
-    world.create_topic(&topic(world), PARTITIONS);
+    world.stack.create_topic(&topic(world), PARTITIONS);
 }
 
 fn topic(world: &World) -> String {

@@ -260,7 +260,7 @@ fn a_list_by_http_is_one_campaign_although_the_collector_that_takes_it_is_killed
     config.push(("campaigns", format!("bearer_token = {:?}", Collector::TOKEN)));
     config.push(("tally", "geoshard = true".to_owned()));
     let world = World::new(WorldOptions { config, ..WorldOptions::default() });
-    world.create_topic(&format!("{}-increments", world.name), 1);
+    world.stack.create_topic(&format!("{}-increments", world.name), 1);
     let worker = world.worker();
     let (lat, lon) = CITIES[0];
     let event = |number| Event::Index {

@@ -11,8 +11,6 @@ use geofold::ops::tally::collect::store::CountStore;
 use geofold::support::config::{DatabaseConfig, Secret};
 use geofold::testkit::ports::free_port;
 use rdkafka::ClientConfig;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
 use rdkafka::producer::{FutureProducer, FutureRecord};
 use rdkafka::util::Timeout;
 use tempfile::TempDir;
@@ -48,15 +46,9 @@ impl Rig {
         let name = format!("t{:x}", std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos());
         let (dir, runtime) = (TempDir::new().unwrap(), Runtime::new().unwrap());
         let topic = format!("{name}-increments");
+        stack.create_topic(&topic, PARTITIONS);
         let client = ClientConfig::new().set("bootstrap.servers", &stack.kafka).clone();
-        let producer = runtime.block_on(async {
-            let kafka: AdminClient<DefaultClientContext> = client.create().unwrap();
-            let wanted = NewTopic::new(&topic, PARTITIONS, TopicReplication::Fixed(1));
-            let made =
-                kafka.create_topics([&wanted], &AdminOptions::new().operation_timeout(Some(TIMEOUT))).await;
-            made.unwrap()[0].as_ref().unwrap();
-            client.create().unwrap()
-        });
+        let producer = runtime.block_on(async { client.create().unwrap() });
         let database = DatabaseConfig {
             url: own.url.parse().unwrap(),
             password: Some(Secret::new(own.password.clone())),

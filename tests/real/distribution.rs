@@ -281,7 +281,7 @@ fn a_topic_gets_a_record_for_each_geoshard_that_was_written_to_before_offsets_go
         "{}",
         text(&checked)
     );
-    world.create_topic(&topic, 3);
+    world.stack.create_topic(&topic, 3);
     let checked = world.geofold(&["check"]);
     assert!(checked.status.success(), "{}", text(&checked));
 

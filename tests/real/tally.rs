@@ -105,7 +105,7 @@ fn counting(partitions: i32) -> World {
             line("collector", "merge_interval = \"300ms\""),
         ],
     });
-    world.create_topic(&format!("{}-increments", world.name), 2);
+    world.stack.create_topic(&format!("{}-increments", world.name), 2);
     world
 }
 

@@ -4,10 +4,15 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewPartitions, NewTopic, TopicReplication, TopicResult};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::error::RDKafkaErrorCode;
 use serde_json::Value;
 
-use super::TIMEOUT;
+use super::{TIMEOUT, ask_for};
 use crate::stack_lock;
 
 /// Tests that stop a service have it alone; all others share it. This lock is for the tests of this program, and fair; that of the
@@ -57,6 +62,41 @@ impl Stack {
             http: reqwest::blocking::Client::builder().timeout(TIMEOUT).build().unwrap(),
             usage,
         }
+    }
+
+    /// Makes a topic. A broker makes no more than so many partitions at once.
+    pub fn create_topic(&self, topic: &str, partitions: i32) {
+        const AT_ONCE: i32 = 2_000;
+        let admin: AdminClient<DefaultClientContext> =
+            ClientConfig::new().set("bootstrap.servers", &self.kafka).create().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let patience = Some(TIMEOUT);
+        let options = AdminOptions::new().operation_timeout(patience).request_timeout(patience);
+        let new = NewTopic::new(topic, partitions.min(AT_ONCE), TopicReplication::Fixed(1));
+        // A broker that stood still for nine seconds does not count until it is heard of again.
+        let is_fenced =
+            |result: &TopicResult| matches!(result, Err((_, RDKafkaErrorCode::InvalidReplicationFactor)));
+        let created = ask_for(TIMEOUT, || {
+            let results = runtime.block_on(admin.create_topics([&new], &options)).unwrap();
+            (!results.iter().any(is_fenced)).then_some(results)
+        });
+        let created = created.unwrap_or_else(|| panic!("no broker for {topic}"));
+        created.into_iter().for_each(|result| drop(result.unwrap()));
+        let mut there = AT_ONCE;
+        while there < partitions {
+            there = partitions.min(there + AT_ONCE);
+            let more = NewPartitions::new(topic, there.unsigned_abs() as usize);
+            let results = runtime.block_on(admin.create_partitions([&more], &options)).unwrap();
+            results.into_iter().for_each(|result| drop(result.unwrap()));
+        }
+        // The controller has it; the broker hears of it a little later.
+        let known = ask_for(TIMEOUT, || {
+            let metadata = admin.inner().fetch_metadata(Some(topic), Duration::from_secs(20)).ok()?;
+            let found = metadata.topics().first()?;
+            let led = found.partitions().iter().filter(|partition| partition.leader() >= 0).count();
+            (led == partitions.unsigned_abs() as usize).then_some(())
+        });
+        assert!(known.is_some(), "the broker does not know {partitions} partitions of {topic}");
     }
 
     /// `dev/stack COMMAND NAME`, for example `restart kafka`. Only for a test that is alone.

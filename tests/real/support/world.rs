@@ -9,10 +9,7 @@ use std::time::{Duration, Instant};
 use geofold::geoshard::GeoshardMap;
 use geofold::io::kafka::{leader_epoch, set_leader_epoch};
 use geofold::testkit::ports::free_port;
-use rdkafka::admin::{
-    AdminClient, AdminOptions, AlterConfig, NewPartitions, NewTopic, ResourceSpecifier, TopicReplication,
-    TopicResult,
-};
+use rdkafka::admin::{AdminClient, AdminOptions, AlterConfig, NewPartitions, ResourceSpecifier};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::{KafkaResult, RDKafkaErrorCode};
@@ -186,8 +183,8 @@ impl World {
         std::fs::write(&config, toml).unwrap();
         let (partitions, started) = (AtomicI32::new(options.partitions), AtomicU32::new(0));
         let world = Self { stack, name, partitions, dir, config, started };
-        world.create_topic(&world.name, options.partitions);
-        world.create_topic(&format!("{}-dead", world.name), 1);
+        world.stack.create_topic(&world.name, options.partitions);
+        world.stack.create_topic(&format!("{}-dead", world.name), 1);
         world
     }
 
@@ -311,40 +308,6 @@ impl World {
         client
     }
 
-    /// Makes a topic. A broker makes no more than so many partitions at once.
-    pub fn create_topic(&self, topic: &str, partitions: i32) {
-        const AT_ONCE: i32 = 2_000;
-        let admin: AdminClient<DefaultClientContext> = self.client().create().unwrap();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let patience = Some(TIMEOUT);
-        let options = AdminOptions::new().operation_timeout(patience).request_timeout(patience);
-        let new = NewTopic::new(topic, partitions.min(AT_ONCE), TopicReplication::Fixed(1));
-        // A broker that stood still for nine seconds does not count until it is heard of again.
-        let is_fenced =
-            |result: &TopicResult| matches!(result, Err((_, RDKafkaErrorCode::InvalidReplicationFactor)));
-        let created = ask_for(TIMEOUT, || {
-            let results = runtime.block_on(admin.create_topics([&new], &options)).unwrap();
-            (!results.iter().any(is_fenced)).then_some(results)
-        });
-        let created = created.unwrap_or_else(|| panic!("no broker for {topic}"));
-        created.into_iter().for_each(|result| drop(result.unwrap()));
-        let mut there = AT_ONCE;
-        while there < partitions {
-            there = partitions.min(there + AT_ONCE);
-            let more = NewPartitions::new(topic, there.unsigned_abs() as usize);
-            let results = runtime.block_on(admin.create_partitions([&more], &options)).unwrap();
-            results.into_iter().for_each(|result| drop(result.unwrap()));
-        }
-        // The controller has it; the broker hears of it a little later.
-        let known = ask_for(TIMEOUT, || {
-            let metadata = admin.inner().fetch_metadata(Some(topic), Duration::from_secs(20)).ok()?;
-            let found = metadata.topics().first()?;
-            let led = found.partitions().iter().filter(|partition| partition.leader() >= 0).count();
-            (led == partitions.unsigned_abs() as usize).then_some(())
-        });
-        assert!(known.is_some(), "the broker does not know {partitions} partitions of {topic}");
-    }
-
     /// Adds partitions to the topic until there are so many.
     pub fn add_partitions(&self, partitions: i32) {
         let admin: AdminClient<DefaultClientContext> = self.client().create().unwrap();
@@ -371,7 +334,7 @@ impl World {
             metadata.topics().iter().all(|topic| topic.name() != self.name).then_some(())
         });
         assert!(is_gone.is_some(), "the broker still knows {}", self.name);
-        self.create_topic(&self.name, self.partitions());
+        self.stack.create_topic(&self.name, self.partitions());
     }
 
     /// Deletes the records below these offsets, as retention would.
