@@ -29,12 +29,11 @@
 //! `exchange(n, the_last_batch)` alone, which commits before it folds.
 
 use std::borrow::Borrow;
-use std::collections::HashMap;
-use std::collections::hash_map::Entry as MapEntry;
 use std::hash::Hash;
 use std::mem;
 
 use ahash::RandomState;
+use hashbrown::HashTable;
 use slab::Slab;
 
 use super::score_order::{self, ScoreOrder};
@@ -50,9 +49,11 @@ use super::score_order::{self, ScoreOrder};
 /// only on insertion and removal, and a value is moved no more often.
 #[derive(Debug, Clone)]
 pub struct DirtySet<K, V> {
-    /// The slot of each dirty key. The hash is keyed at random: producers choose the keys.
-    places: HashMap<K, usize, RandomState>,
-    slots: Slab<Slot<V>>,
+    /// The slots by the hashes of their keys. Without the keys, so that it stays small enough for the CPU's caches.
+    places: HashTable<usize>,
+    /// Keyed at random: producers choose the keys.
+    hasher: RandomState,
+    slots: Slab<Slot<K, V>>,
     /// Dirty and not handed out (Ick: `pset`).
     pending: ScoreOrder<K>,
     /// Handed out and not committed (Ick: `cset`).
@@ -65,7 +66,9 @@ pub struct DirtySet<K, V> {
 
 /// The content of a slot.
 #[derive(Debug, Clone)]
-struct Slot<V> {
+struct Slot<K, V> {
+    key: K,
+    hash: u64,
     /// The older value.
     held: Held<V>,
     /// Whether that was handed out; otherwise it is pending.
@@ -80,7 +83,7 @@ struct Held<V> {
     value: V,
 }
 
-impl<V> Slot<V> {
+impl<K, V> Slot<K, V> {
     fn pending(&self) -> Option<&Held<V>> {
         if self.in_flight { self.newer.as_deref() } else { Some(&self.held) }
     }
@@ -155,7 +158,8 @@ impl Stats {
 impl<K, V> Default for DirtySet<K, V> {
     fn default() -> Self {
         Self {
-            places: HashMap::default(),
+            places: HashTable::new(),
+            hasher: RandomState::new(),
             slots: Slab::new(),
             pending: ScoreOrder::default(),
             in_flight: ScoreOrder::default(),
@@ -176,30 +180,28 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
     /// If it is pending already, its value absorbs this one through `merge`, whether or not the score is lower.
     pub fn add(&mut self, key: K, score: i64, value: V, merge: impl FnOnce(&K, &mut V, V)) -> Added {
         self.exists = true;
-        let place = match self.places.entry(key) {
-            MapEntry::Vacant(vacant) => {
-                let held = Held { score, value };
-                let place = self.slots.insert(Slot { held, in_flight: false, newer: None });
-                self.pending.insert(score, vacant.key().clone(), place);
-                vacant.insert(place);
-                return Added::New;
-            }
-            MapEntry::Occupied(occupied) => occupied,
+        let hash = self.hasher.hash_one(&key);
+        let Some(&place) = self.places.find(hash, |place| self.slots[*place].key == key) else {
+            let held = Held { score, value };
+            let slot = Slot { key: key.clone(), hash, held, in_flight: false, newer: None };
+            let place = self.slots.insert(slot);
+            self.places.insert_unique(hash, place, |place| self.slots[*place].hash);
+            self.pending.insert(score, key, place);
+            return Added::New;
         };
-        let (key, place) = (place.key(), *place.get());
         let slot = &mut self.slots[place];
         let known = match &mut slot.newer {
             _ if !slot.in_flight => &mut slot.held,
             Some(newer) => &mut **newer,
             none => {
                 *none = Some(Box::new(Held { score, value }));
-                self.pending.insert(score, key.clone(), place);
+                self.pending.insert(score, key, place);
                 self.in_both += 1;
                 return Added::New;
             }
         };
-        merge(key, &mut known.value, value);
-        if lower(known, score, key, &mut self.pending) { Added::Lowered } else { Added::Unchanged }
+        merge(&key, &mut known.value, value);
+        if lower(known, score, &key, &mut self.pending) { Added::Lowered } else { Added::Unchanged }
     }
 
     /// Tops what is in flight up to `n` keys and hands out the `n` lowest of them, lowest first.
@@ -264,23 +266,25 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
     /// Takes `key` out of flight, done, and returns its value in flight.
     pub fn commit_one(&mut self, key: &K) -> Option<V> {
         self.exists = true;
-        let (key, place) = self.places.remove_entry(key)?;
+        let hash = self.hasher.hash_one(key);
+        let found = self.places.find_entry(hash, |place| self.slots[*place].key == *key).ok()?;
+        let place = *found.get();
         let slot = &mut self.slots[place];
         if !slot.in_flight {
-            self.places.insert(key, place);
             return None;
         }
-        let score = slot.held.score;
-        let (done, key) = match slot.newer.take() {
-            None => (self.slots.remove(place).held, key),
+        self.in_flight.remove(slot.held.score, key);
+        let done = match slot.newer.take() {
+            None => {
+                found.remove();
+                self.slots.remove(place).held
+            }
             Some(newer) => {
                 slot.in_flight = false;
                 self.in_both -= 1;
-                self.places.insert(key.clone(), place);
-                (mem::replace(&mut slot.held, *newer), key)
+                mem::replace(&mut slot.held, *newer)
             }
         };
-        self.in_flight.remove(score, &key);
         Some(done.value)
     }
 
@@ -302,8 +306,8 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
     /// Takes `key` out of both sets: its lower score, and its values folded. For work that must wait outside for
     /// something else to happen; until it is added again, its score does not count in [`Self::lowest_score`].
     pub fn withdraw(&mut self, key: &K, merge: impl FnOnce(&K, &mut V, V)) -> Option<(i64, V)> {
-        let (key, place) = self.places.remove_entry(key)?;
-        let Slot { held: Held { score, mut value }, in_flight, newer } = self.slots.remove(place);
+        let Slot { key, held: Held { score, mut value }, in_flight, newer, .. } =
+            self.remove(self.place(key)?);
         let order = if in_flight { &mut self.in_flight } else { &mut self.pending };
         order.remove(score, &key);
         let Some(newer) = newer else { return Some((score, value)) };
@@ -315,17 +319,16 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
 
     /// Takes what is pending under `key` out, and leaves what is in flight: its score and its value.
     pub fn withdraw_pending(&mut self, key: &K) -> Option<(i64, V)> {
-        let (key, &place) = self.places.get_key_value(key)?;
+        let place = self.place(key)?;
         let slot = &mut self.slots[place];
-        if slot.in_flight {
-            let Held { score, value } = *slot.newer.take()?;
+        let Held { score, value } = if slot.in_flight {
+            let newer = slot.newer.take()?;
             self.in_both -= 1;
-            self.pending.remove(score, key);
-            return Some((score, value));
-        }
-        let (key, place) = self.places.remove_entry(&key.clone())?;
-        let Held { score, value } = self.slots.remove(place).held;
-        self.pending.remove(score, &key);
+            *newer
+        } else {
+            self.remove(place).held
+        };
+        self.pending.remove(score, key);
         Some((score, value))
     }
 
@@ -404,14 +407,31 @@ impl<K: Ord + Hash + Clone, V> DirtySet<K, V> {
         Entries { order: self.in_flight.iter().take(usize::MAX), slots: &self.slots, held: Slot::in_flight }
     }
 
-    fn get<Q>(&self, key: &Q, held: fn(&Slot<V>) -> Option<&Held<V>>) -> Option<DirtyEntry<'_, K, V>>
+    fn place<Q>(&self, key: &Q) -> Option<usize>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let (key, &place) = self.places.get_key_value(key)?;
-        let Held { score, value } = held(&self.slots[place])?;
-        Some(DirtyEntry { key, score: *score, value })
+        self.places.find(self.hasher.hash_one(key), |place| self.slots[*place].key.borrow() == key).copied()
+    }
+
+    /// Empties a slot that is in use.
+    fn remove(&mut self, place: usize) -> Slot<K, V> {
+        let slot = self.slots.remove(place);
+        if let Ok(found) = self.places.find_entry(slot.hash, |other| *other == place) {
+            found.remove();
+        }
+        slot
+    }
+
+    fn get<Q>(&self, key: &Q, held: fn(&Slot<K, V>) -> Option<&Held<V>>) -> Option<DirtyEntry<'_, K, V>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let slot = &self.slots[self.place(key)?];
+        let Held { score, value } = held(slot)?;
+        Some(DirtyEntry { key: &slot.key, score: *score, value })
     }
 }
 
@@ -434,8 +454,8 @@ fn stats<K: Ord + Clone>(order: &ScoreOrder<K>) -> SetStats {
 #[derive(Debug)]
 pub struct Entries<'a, K, V> {
     order: std::iter::Take<score_order::Iter<'a, K>>,
-    slots: &'a Slab<Slot<V>>,
-    held: fn(&Slot<V>) -> Option<&Held<V>>,
+    slots: &'a Slab<Slot<K, V>>,
+    held: fn(&Slot<K, V>) -> Option<&Held<V>>,
 }
 
 impl<'a, K: Ord, V> Iterator for Entries<'a, K, V> {
