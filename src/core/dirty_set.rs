@@ -516,6 +516,25 @@ mod tests {
     }
 
     #[test]
+    fn many_keys_are_kept_apart() {
+        let mut set: DirtySet<i64, i64> = DirtySet::new();
+        let keep = |_: &i64, _: &mut i64, newer: i64| panic!("{newer} is the only value of its key");
+        for key in 0..1_000 {
+            assert_eq!(set.add(key, key, -key, keep), Added::New);
+        }
+        assert_eq!(set.reserve(1_000, false, keep).len(), 1_000);
+        for key in (0..1_000).step_by(2) {
+            assert_eq!(set.commit_one(&key), Some(-key));
+        }
+        let rest: Vec<_> = set.in_flight().map(|entry| (*entry.key, *entry.value)).collect();
+        assert_eq!(rest, (0..1_000).skip(1).step_by(2).map(|key| (key, -key)).collect::<Vec<_>>());
+        assert_eq!(
+            (set.get_in_flight(&4), set.get_in_flight(&5).map(|entry| *entry.value)),
+            (None, Some(-5))
+        );
+    }
+
+    #[test]
     fn key_dirtied_in_flight_survives_the_commit() {
         let mut set = Set::new();
         add(&mut set, "a", 5, 1);
