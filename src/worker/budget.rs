@@ -172,8 +172,8 @@ impl Meter {
         self.queued.load(Relaxed) + self.folded.load(Relaxed)
     }
 
-    /// What keeps the partition from being read, if anything, while all hold `held_by_all` bytes. What was suspended is read again only
-    /// well below its limits, to avoid flapping. While nothing is polled that is the limit of all: the partition itself is not stopped.
+    /// What keeps the partition from being read, if anything, while all hold `held_by_all` bytes. A stopped one is read again only well
+    /// below its limits, to avoid flapping. While nothing is polled, that holds for the memory of all alone.
     pub fn reached(
         &self,
         limits: MemoryLimits,
