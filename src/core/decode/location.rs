@@ -1,18 +1,16 @@
 //! Finds a document's location in one pass that validates all of the JSON and keeps only the location's text; and adds the
 //! `geo_point` field where one is configured (`documents.point`), the only place that does.
 //!
-//! Only members along the path are entered; everything else is skipped, by `plain.rs` or, for an unusual document, by
-//! serde_json's scanner, which checks syntax and builds no values, in a pass for each field. The added field is spliced into the
-//! document's bytes.
+//! Only members along the path are entered; everything else is skipped, by `plain.rs` or, for an unusual document, by `find.rs` in a
+//! pass for each field. The added field is spliced into the document's bytes.
 
 use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use memchr::memrchr;
-use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::value::RawValue;
 
+use super::find::{FoundValue, find};
 use super::object::{BadObject, is_null, text};
 use super::on_one_line;
 use super::plain::{self, ValueAt};
@@ -254,11 +252,11 @@ impl LocationPath {
 /// What a merge patch puts at the path, if anything.
 fn change<'a>(patch: &'a str, path: &str) -> Result<Option<&'a str>, BadLocation> {
     match find(patch, path)? {
-        FoundLocation::Nothing => Ok(None),
-        FoundLocation::Value(raw) if is_null(raw.get()) => Err(BadLocation::Null),
-        FoundLocation::Value(raw) => Ok(Some(raw.get())),
-        FoundLocation::Blocked => Err(BadLocation::Null),
-        FoundLocation::Twice => Err(BadLocation::Twice),
+        FoundValue::Nothing => Ok(None),
+        FoundValue::Value(raw) if is_null(raw.get()) => Err(BadLocation::Null),
+        FoundValue::Value(raw) => Ok(Some(raw.get())),
+        FoundValue::Blocked => Err(BadLocation::Null),
+        FoundValue::Twice => Err(BadLocation::Twice),
     }
 }
 
@@ -301,9 +299,9 @@ fn values_at<'a, const N: usize>(
     let mut values = [None; N];
     for (value, path) in values.iter_mut().zip(paths) {
         *value = match find(document, path)? {
-            FoundLocation::Value(raw) => Some(ValueAt { text: raw.get(), lat_lon: None }),
-            FoundLocation::Twice => return Err(BadLocation::Twice),
-            FoundLocation::Nothing | FoundLocation::Blocked => None,
+            FoundValue::Value(raw) => Some(ValueAt { text: raw.get(), lat_lon: None }),
+            FoundValue::Twice => return Err(BadLocation::Twice),
+            FoundValue::Nothing | FoundValue::Blocked => None,
         };
     }
     Ok((values, false))
@@ -332,16 +330,7 @@ fn with_point(document: &[u8], name: &str, at: GeoPoint, former: Option<&str>) -
 }
 
 fn is_twice(document: &[u8], path: &str) -> bool {
-    matches!(text(document).map(|document| find(document, path)), Ok(Ok(FoundLocation::Twice)))
-}
-
-/// What serde_json finds at the path, in any document.
-pub(super) fn find<'de>(document: &'de str, path: &str) -> Result<FoundLocation<'de>, serde_json::Error> {
-    let mut found = FoundLocation::Nothing;
-    let mut deserializer = serde_json::Deserializer::from_str(document);
-    Descent { path, found: &mut found }.deserialize(&mut deserializer)?;
-    deserializer.end()?;
-    Ok(found)
+    matches!(text(document).map(|document| find(document, path)), Ok(Ok(FoundValue::Twice)))
 }
 
 /// Where a part of `whole` begins in it.
@@ -371,126 +360,6 @@ impl fmt::Display for LocationPath {
             Fields::One(path) => f.write_str(path),
             Fields::Pair { lat, lon } => write!(f, "{lat}, {lon}"),
         }
-    }
-}
-
-/// The value at the path.
-pub(super) enum FoundLocation<'de> {
-    Nothing,
-    Value(&'de RawValue),
-    /// A parent along the path is null, a scalar or an array.
-    Blocked,
-    Twice,
-}
-
-impl<'de> FoundLocation<'de> {
-    fn add(&mut self, another: FoundLocation<'de>) {
-        *self = match self {
-            Self::Nothing => another,
-            _ => Self::Twice,
-        };
-    }
-}
-
-/// Visits a value with the rest of the path below it.
-struct Descent<'p, 'f, 'de> {
-    path: &'p str,
-    found: &'f mut FoundLocation<'de>,
-}
-
-impl<'de> DeserializeSeed<'de> for Descent<'_, '_, 'de> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
-        deserializer.deserialize_any(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Descent<'_, '_, 'de> {
-    type Value = ();
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("any JSON value")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        while let Some(step) = map.next_key_seed(Key { path: self.path })? {
-            match step {
-                Step::Aside => {
-                    map.next_value::<IgnoredAny>()?;
-                }
-                Step::There => self.found.add(FoundLocation::Value(map.next_value()?)),
-                Step::Towards(path) => map.next_value_seed(Descent { path, found: self.found })?,
-            }
-        }
-        Ok(())
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<(), A::Error> {
-        while seq.next_element::<IgnoredAny>()?.is_some() {}
-        self.found.add(FoundLocation::Blocked);
-        Ok(())
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<(), E> {
-        self.found.add(FoundLocation::Blocked);
-        Ok(())
-    }
-
-    fn visit_bool<E: Error>(self, _: bool) -> Result<(), E> {
-        self.visit_unit()
-    }
-
-    fn visit_i64<E: Error>(self, _: i64) -> Result<(), E> {
-        self.visit_unit()
-    }
-
-    fn visit_u64<E: Error>(self, _: u64) -> Result<(), E> {
-        self.visit_unit()
-    }
-
-    fn visit_f64<E: Error>(self, _: f64) -> Result<(), E> {
-        self.visit_unit()
-    }
-
-    fn visit_str<E: Error>(self, _: &str) -> Result<(), E> {
-        self.visit_unit()
-    }
-}
-
-/// The meaning of a key for the path.
-enum Step<'p> {
-    Aside,
-    There,
-    Towards(&'p str),
-}
-
-/// Compares a key with the path. A key with dots may cover several levels, as in Elasticsearch.
-struct Key<'p> {
-    path: &'p str,
-}
-
-impl<'de, 'p> DeserializeSeed<'de> for Key<'p> {
-    type Value = Step<'p>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Step<'p>, D::Error> {
-        deserializer.deserialize_str(self)
-    }
-}
-
-impl<'p> Visitor<'_> for Key<'p> {
-    type Value = Step<'p>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a key")
-    }
-
-    fn visit_str<E: Error>(self, key: &str) -> Result<Step<'p>, E> {
-        let Some(rest) = self.path.strip_prefix(key) else { return Ok(Step::Aside) };
-        if rest.is_empty() {
-            return Ok(Step::There);
-        }
-        Ok(rest.strip_prefix('.').map_or(Step::Aside, Step::Towards))
     }
 }
 

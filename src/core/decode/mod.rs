@@ -8,6 +8,7 @@
 //! consists of lines, and the field of `documents.point` is spliced in.
 
 mod debezium;
+mod find;
 mod forms;
 pub mod location;
 pub mod merge_patch;

@@ -313,7 +313,7 @@ mod tests {
     use proptest::prelude::*;
     use serde_json::Value;
 
-    use super::super::location::{self, FoundLocation};
+    use super::super::find::{self, FoundValue};
     use super::*;
 
     fn value_at<'a>(document: &'a [u8], path: &str) -> Result<Option<Option<&'a str>>, BadObject> {
@@ -505,13 +505,13 @@ mod tests {
     fn agrees_with_serde_json(document: &str) -> Result<(), TestCaseError> {
         for path in ["location", "a.b"] {
             let Some(value) = value_at(document.as_bytes(), path).unwrap() else { continue };
-            let found = location::find(document, path);
+            let found = find::find(document, path);
             prop_assert!(found.is_ok(), "{document:?} is no JSON: {:?}", found.err());
             match found {
-                Ok(FoundLocation::Value(raw)) => {
+                Ok(FoundValue::Value(raw)) => {
                     prop_assert_eq!(Some(raw.get()), value, "at {} of {:?}", path, document)
                 }
-                Ok(FoundLocation::Nothing) => prop_assert_eq!(value, None, "at {} of {:?}", path, document),
+                Ok(FoundValue::Nothing) => prop_assert_eq!(value, None, "at {} of {:?}", path, document),
                 _ => prop_assert!(false, "{value:?} is not what is at {path} of {document:?}"),
             }
         }
