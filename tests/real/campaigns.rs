@@ -28,7 +28,7 @@ fn database(folder: &Path) -> Vec<(&'static str, String)> {
     let password_file = folder.join("password");
     std::fs::write(&password_file, &own.password).unwrap();
     let password_file = format!("password_file = {:?}", password_file.display().to_string());
-    vec![line(format!("url = {:?}", own.url)), line(password_file), line("connections = 2".to_owned())]
+    vec![line(format!("url = {:?}", own.url)), line(password_file), line("max_connections = 2".to_owned())]
 }
 
 /// A process that runs, and its log. Killed on drop.
