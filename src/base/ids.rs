@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::shard_names;
+use super::shard_names::{self, KeptName};
 
 /// Elasticsearch's limit on the bytes of an `_id`.
 pub const MAX_DOC_ID_BYTES: usize = 512;
@@ -79,13 +79,13 @@ impl fmt::Debug for DocId {
     }
 }
 
-/// A geoshard's id: the part of its index name after the prefix. Lower-case letters, digits, `-` and `_`. Its text lives as long as
-/// the process (`shard_names.rs`), so that clones cost nothing.
+/// A geoshard's id: the part of its index name after the prefix. Lower-case letters, digits, `-` and `_`. Ordered by its text, which
+/// lives as long as the process (`shard_names.rs`), so that clones cost nothing.
 #[derive(Clone, Eq, PartialOrd, Ord)]
-pub struct ShardId(&'static str);
+pub struct ShardId(KeptName);
 
 impl PartialEq for ShardId {
-    /// Equal names are one text.
+    /// Equal names are kept once.
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self.0, other.0)
     }
@@ -93,7 +93,7 @@ impl PartialEq for ShardId {
 
 impl Hash for ShardId {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.hash(state);
+        std::ptr::hash(self.0, state);
     }
 }
 

@@ -29,6 +29,8 @@ use crate::core::counting::version::FacetHistory;
 const INLINE_ID_BYTES: usize = 40;
 /// So many dropped placements that this owner may have changed are remembered one by one, in some 70 KB; of more, none.
 const MAX_CHANGED: usize = 4096;
+/// In place of a partition's number, which is not negative: an `Option` would take twice the memory.
+const NO_PARTITION: i32 = -1;
 /// In place of the state of a placement that must be read.
 const FORGOTTEN: SeqNo = SeqNo { seq_no: u64::MAX, primary_term: u64::MAX };
 
@@ -62,7 +64,8 @@ struct Entry {
     pos: Position,
     stamp: SeqNo,
     shard: Option<ShardId>,
-    partition: Option<i32>,
+    /// Or [`NO_PARTITION`].
+    partition: i32,
     at_least: Position,
     rare: Option<Box<Rare>>,
     /// Since the hand came by.
@@ -92,7 +95,8 @@ impl Entry {
     fn known(&self) -> KnownPlacement {
         let Rare { leftovers, refused, fetched, versions, swept } =
             self.rare.as_deref().cloned().unwrap_or_default();
-        let (pos, shard, partition) = (self.pos, self.shard.clone(), self.partition);
+        let (pos, shard) = (self.pos, self.shard.clone());
+        let partition = (self.partition != NO_PARTITION).then_some(self.partition);
         let placement = Placement { pos, shard, leftovers, refused, fetched, partition, versions };
         let (stamp, at_least) = (self.stamp, self.at_least);
         KnownPlacement { placement, stamp, swept, at_least, outdated: false }
@@ -102,7 +106,8 @@ impl Entry {
         let KnownPlacement { placement, stamp, swept, at_least, .. } = known;
         let Placement { pos, shard, leftovers, refused, fetched, partition, versions } = placement;
         let rare = Rare { leftovers, refused, fetched, versions, swept };
-        (self.pos, self.stamp, self.shard, self.partition) = (pos, stamp, shard, partition);
+        (self.pos, self.stamp, self.shard) = (pos, stamp, shard);
+        self.partition = partition.unwrap_or(NO_PARTITION);
         self.at_least = self.at_least.max(at_least);
         match &mut self.rare {
             place if rare.is_nothing() => *place = None,
@@ -213,7 +218,7 @@ impl PlacementCache {
         }
         let id = SmallVec::from_slice(id.as_str().as_bytes());
         let KnownPlacement { placement: Placement { pos, .. }, stamp, at_least, .. } = known;
-        let (shard, partition, rare) = (None, None, None);
+        let (shard, partition, rare) = (None, NO_PARTITION, None);
         let mut entry =
             Entry { id, pos, stamp, shard, partition, at_least, rare, is_used: false, is_changed };
         entry.set(known);
@@ -251,7 +256,7 @@ impl PlacementCache {
         if let Some(number) = self.find(id) {
             let entry = &mut self.entries[number as usize];
             entry.stamp = FORGOTTEN;
-            (entry.shard, entry.partition, entry.rare) = (None, None, None);
+            (entry.shard, entry.partition, entry.rare) = (None, NO_PARTITION, None);
             entry.is_changed = true;
         } else {
             self.note_changed(self.hasher.hash_one(id.as_str().as_bytes()));
@@ -521,8 +526,8 @@ mod tests {
 
     /// docs/performance.md relies on it.
     #[test]
-    fn entry_takes_120_bytes_and_most_need_no_others() {
-        assert_eq!(size_of::<Entry>(), 120);
+    fn entry_takes_104_bytes_and_most_need_no_others() {
+        assert_eq!(size_of::<Entry>(), 104);
         let mut cache = PlacementCache::new(NonZeroUsize::new(10).unwrap());
         for number in [3, 13] {
             cache.put(&id(number), known(18));
