@@ -23,6 +23,7 @@ mod rules;
 #[cfg(test)]
 mod tests;
 
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -50,7 +51,7 @@ pub struct Entry {
     /// The fold of its records since the last finished hand-out; shared with the dirty set.
     pub fold: Arc<Fold>,
     /// State of earlier attempts at this entry.
-    pub carry: RetryState,
+    pub carry: Carry,
     /// The source's answer, if it was asked.
     pub fetched: Option<Box<FetchedDocument>>,
 }
@@ -89,7 +90,37 @@ pub enum SourceAnswer {
     Unusable(Refusal),
 }
 
-/// State of an entry that returns to step 1. What is rare and large in it is boxed: every entry holds one.
+/// The state of earlier attempts at an entry, if there is any: hardly ever, so it takes one word.
+#[derive(Debug, Clone, Default)]
+pub struct Carry(Option<Box<RetryState>>);
+
+impl Deref for Carry {
+    type Target = RetryState;
+
+    fn deref(&self) -> &RetryState {
+        self.0.as_deref().unwrap_or(const { &RetryState::NOTHING })
+    }
+}
+
+impl DerefMut for Carry {
+    fn deref_mut(&mut self) -> &mut RetryState {
+        self.0.get_or_insert_default()
+    }
+}
+
+impl PartialEq for Carry {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+
+impl From<RetryState> for Carry {
+    fn from(state: RetryState) -> Self {
+        Self((state != RetryState::NOTHING).then(|| Box::new(state)))
+    }
+}
+
+/// State of an entry that returns to step 1.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RetryState {
     /// The read position passed the recorded one without its record: finish the recorded decision.
@@ -97,15 +128,15 @@ pub struct RetryState {
     /// No copy was found so far.
     pub nothing_found: Option<NothingFound>,
     /// A copy was found that should not be the newest.
-    pub doubt: Option<Box<Doubt>>,
+    pub doubt: Option<Doubt>,
     /// Elasticsearch refused the document at this entry's position.
-    pub refusal: Option<Box<Refusal>>,
+    pub refusal: Option<Refusal>,
     /// The document's facet history is full: the entry waits for a commit.
     pub awaits_commit: bool,
     /// Its placement exists or may exist, although the document was taken for new: it is read.
     pub read_placement: bool,
     /// Of a fold that is to be taken apart: what is decided of it.
-    pub decided: Option<Box<DecidedPart>>,
+    pub decided: Option<DecidedPart>,
 }
 
 /// The first records of a fold that is to be taken apart: they were decided as one, and stay one.
@@ -141,6 +172,17 @@ pub struct Doubt {
 }
 
 impl RetryState {
+    /// Of a first attempt.
+    const NOTHING: Self = Self {
+        finish_recorded: false,
+        nothing_found: None,
+        doubt: None,
+        refusal: None,
+        awaits_commit: false,
+        read_placement: false,
+        decided: None,
+    };
+
     /// Number of reads without a trusted copy: the next one goes to another node.
     pub(crate) fn looks(&self) -> usize {
         let doubted = self.doubt.as_ref().map_or(0, |doubt| doubt.looks);
@@ -171,7 +213,7 @@ pub enum Outcome {
     /// The fold is applied: remove it from the dirty set.
     Done(Done),
     /// Permanently refused: remove it once it is in the dead-letter topic.
-    DeadLetter(Refusal),
+    DeadLetter(Box<Refusal>),
     /// An earlier owner had folded further: wait until the fold reaches this position (protocol, step 1).
     Parked {
         /// The recorded position.
@@ -184,7 +226,7 @@ pub enum Outcome {
         /// Reason code for metrics.
         reason: &'static str,
         /// State for the next attempt.
-        carry: RetryState,
+        carry: Carry,
     },
 }
 

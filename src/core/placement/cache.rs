@@ -79,7 +79,7 @@ struct Entry {
 struct Rare {
     leftovers: Leftovers,
     refused: bool,
-    fetched: Option<Bytes>,
+    fetched: Option<Box<Bytes>>,
     versions: FacetHistory,
     swept: bool,
 }

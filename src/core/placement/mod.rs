@@ -37,7 +37,7 @@ pub struct Placement {
     pub refused: bool,
     /// The document decided at `pos`, while it may not be in `shard` yet. Only for fetched documents, which cannot be
     /// made again: the source may give another answer later (protocol, "Refeed").
-    pub fetched: Option<Bytes>,
+    pub fetched: Option<Box<Bytes>>,
     /// The partition of the record at `pos`. `None` if no record decided (adopted, repaired), or an earlier build did.
     pub partition: Option<i32>,
     /// The document's facets, by positions up to `pos` (docs/tally.md). Empty if nothing is counted.
@@ -107,7 +107,7 @@ impl TryFrom<Record> for Placement {
             return Err("a placement with \"deleted\" has no \"fetched\" document");
         }
         Ok(Self {
-            fetched: record.fetched.map(|document| String::from(Box::<str>::from(document)).into()),
+            fetched: record.fetched.map(|document| Box::new(String::from(Box::<str>::from(document)).into())),
             pos: record.pos,
             shard: record.shard,
             leftovers: record.leftovers.into_iter().collect(),
@@ -168,7 +168,7 @@ impl Placement {
 
     /// Sets the fetched document.
     pub fn with_fetched(self, fetched: Option<Bytes>) -> Self {
-        Self { fetched: fetched.filter(|_| self.shard.is_some()), ..self }
+        Self { fetched: fetched.filter(|_| self.shard.is_some()).map(Box::new), ..self }
     }
 
     /// The document's facets at `pos`; `None` if it was never counted.

@@ -25,7 +25,7 @@ pub use self::step::{Does, DryRunStep, Sums};
 use crate::base::ids::DocId;
 use crate::core::decode::{Decoder, Undecoded};
 use crate::core::fold::Fold;
-use crate::core::mover::{Entry, MoverState, Outcome, RetryState, UNANSWERED};
+use crate::core::mover::{Carry, Entry, MoverState, Outcome, UNANSWERED};
 use crate::core::placement::Placement;
 use crate::core::schemas::{SchemaId, Schemas};
 use crate::io::elastic::rounds::{GetOutcome, Halt, RequestDeadline, RequestSender};
@@ -171,7 +171,7 @@ impl DryRun {
         };
         let map = self.state.rules.map.clone();
         let (id, fold) = Fold::from_write(write, |at| map.locate(at).clone());
-        let entry = Entry { id, fold: Arc::new(fold), carry: RetryState::default(), fetched: None };
+        let entry = Entry { id, fold: Arc::new(fold), carry: Carry::default(), fetched: None };
         Ok(Ok(Candidate { partition, offset: record.offset, entry }))
     }
 

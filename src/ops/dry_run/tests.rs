@@ -76,7 +76,7 @@ async fn carry_out(
         let map = state.as_ref().unwrap().rules.map.clone();
         let (id, fold) = Fold::from_write(write, |at| map.locate(at).clone());
         let mut entries =
-            vec![Entry { id: id.clone(), fold: Arc::new(fold), carry: RetryState::default(), fetched: None }];
+            vec![Entry { id: id.clone(), fold: Arc::new(fold), carry: Carry::default(), fetched: None }];
         while !entries.is_empty() {
             let lease = RequestDeadline {
                 deadline: rounds.clock.now() + Duration::from_secs(5),

@@ -9,7 +9,7 @@ use super::separate::Parts;
 use super::{Dirty, Ledger};
 use crate::base::clock::Instant;
 use crate::base::ids::DocId;
-use crate::core::mover::{Entry, RetryState};
+use crate::core::mover::{Carry, Entry};
 
 /// The longest pause between two attempts.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
@@ -26,7 +26,7 @@ const ANSWER_IS_KEPT: Duration = Duration::from_secs(1);
 pub(super) struct Apart {
     pub(super) score: i64,
     pub(super) dirty: Dirty,
-    pub(super) carry: RetryState,
+    pub(super) carry: Carry,
     /// Its first return.
     pub(super) since: Instant,
     /// When it may join a batch again. Listed in [`Ledger::due`] under this time, unless it is in a batch.
@@ -49,7 +49,7 @@ impl Ledger {
         &mut self,
         id: DocId,
         score: i64,
-        carry: RetryState,
+        carry: Carry,
         was_answered: bool,
         now: Instant,
     ) {
@@ -105,7 +105,7 @@ impl Ledger {
                 self.merger.merge(&id, &mut apart.dirty, newer);
                 if apart.dirty.unmerged.is_some() {
                     let score = apart.score;
-                    self.separate(id, score, RetryState::default(), now);
+                    self.separate(id, score, Carry::default(), now);
                     continue;
                 }
             }

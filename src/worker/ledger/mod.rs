@@ -51,7 +51,7 @@ use crate::base::sabotage::{self, Sabotage};
 use crate::core::dirty_set::DirtySet;
 use crate::core::fold::Fold;
 use crate::core::look_ahead::{Coming, LookAhead, Passage, PassedOver};
-use crate::core::mover::{Entry, Refusal, RetryState, Rules};
+use crate::core::mover::{Carry, Entry, Refusal, Rules};
 use crate::core::write::{Body, Write};
 use crate::geoshard::GeoshardMap;
 use crate::worker::refeed::FetchRequest;
@@ -124,7 +124,7 @@ pub struct Ledger {
     /// producer put a key into two partitions, the other partition's position may be recorded, and two documents wait
     /// for the same number.
     parked_until: BTreeSet<(Position, DocId)>,
-    carries: HashMap<DocId, RetryState, ahash::RandomState>,
+    carries: HashMap<DocId, Carry, ahash::RandomState>,
     /// Entries returned from a batch with an answer. Their documents are not in `dirty`.
     apart: HashMap<DocId, Apart, ahash::RandomState>,
     /// When each of those outside a batch is due.
@@ -344,7 +344,7 @@ impl Ledger {
             })
         }));
         for (id, score) in unmerged {
-            self.separate(id, score, RetryState::default(), now);
+            self.separate(id, score, Carry::default(), now);
         }
         if self.merger.rejected.len() > rejected_before {
             self.take_back_rejecting(&mut entries, rejected_before);

@@ -3,7 +3,7 @@
 use super::{Dirty, Ledger};
 use crate::base::ids::DocId;
 use crate::base::position::Position;
-use crate::core::mover::RetryState;
+use crate::core::mover::{Carry, RetryState};
 
 /// A parked entry.
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ impl Ledger {
         let Some(parked) = self.parked.get_mut(&id) else { return self.add(id, offset, dirty) };
         self.merger.merge(&id, &mut parked.dirty, dirty);
         if parked.dirty.last() >= parked.until {
-            self.unpark(&id, RetryState::default());
+            self.unpark(&id, Carry::default());
         }
     }
 
@@ -62,14 +62,15 @@ impl Ledger {
             && *until <= last_read
         {
             let id = id.clone();
-            self.unpark(&id, RetryState { finish_recorded: true, ..RetryState::default() });
+            let state = RetryState { finish_recorded: true, ..RetryState::default() };
+            self.unpark(&id, state.into());
         }
     }
 
-    pub(super) fn unpark(&mut self, id: &DocId, carry: RetryState) {
+    pub(super) fn unpark(&mut self, id: &DocId, carry: Carry) {
         let Some(parked) = self.parked.remove(id) else { return };
         self.parked_until.remove(&(parked.until, id.clone()));
-        if carry != RetryState::default() {
+        if carry != Carry::default() {
             self.carries.insert(id.clone(), carry);
         }
         self.add(id.clone(), parked.score, parked.dirty);

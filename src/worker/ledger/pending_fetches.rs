@@ -2,7 +2,7 @@
 
 use super::{Dirty, Ledger};
 use crate::base::ids::DocId;
-use crate::core::mover::{Entry, FetchedDocument, RetryState, SourceAnswer};
+use crate::core::mover::{Carry, Entry, FetchedDocument, SourceAnswer};
 use crate::worker::refeed::{FetchRequest, FetchWaiter, Held};
 
 /// An entry that waits for the source.
@@ -10,7 +10,7 @@ use crate::worker::refeed::{FetchRequest, FetchWaiter, Held};
 pub(super) struct PendingFetches {
     score: i64,
     dirty: Dirty,
-    carry: RetryState,
+    carry: Carry,
     request: FetchRequest,
     _waiter: FetchWaiter,
 }
@@ -74,7 +74,7 @@ impl Ledger {
 
     fn resume(&mut self, id: &DocId) {
         let Some(PendingFetches { score, dirty, carry, .. }) = self.fetching.remove(id) else { return };
-        if carry != RetryState::default() {
+        if carry != Carry::default() {
             self.carries.insert(id.clone(), carry);
         }
         self.add(id.clone(), score, dirty);

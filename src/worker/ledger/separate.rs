@@ -11,7 +11,7 @@ use super::{Dirty, Ledger, Undeliverable};
 use crate::base::clock::Instant;
 use crate::base::ids::DocId;
 use crate::core::fold::Fold;
-use crate::core::mover::{Refusal, RetryState};
+use crate::core::mover::{Carry, Refusal};
 use crate::core::write::Write;
 use crate::worker::record::Record;
 
@@ -58,7 +58,7 @@ impl Ledger {
 
     /// The fold of `id` was refused, or has rejected later patches: it waits for the records of the one or the other. It is in no batch
     /// meanwhile.
-    pub(super) fn separate(&mut self, id: DocId, score: i64, carry: RetryState, now: Instant) {
+    pub(super) fn separate(&mut self, id: DocId, score: i64, carry: Carry, now: Instant) {
         self.carries.remove(&id);
         self.put_apart(id.clone(), score, carry, true, now);
         let Some(apart) = self.apart.get_mut(&id) else { return };
@@ -103,18 +103,19 @@ impl Ledger {
             apart.parts = None;
             return self.make_due(id);
         }
-        if let Some(refusal) = &mut apart.carry.refusal
-            && apart.carry.decided.take().is_some_and(|decided| decided.base.is_some())
+        let carry = &mut *apart.carry;
+        if let Some(refusal) = &mut carry.refusal
+            && carry.decided.take().is_some_and(|decided| decided.base.is_some())
         {
             // A decision about its last record stands: the mover ends the entry.
             refusal.detail.push_str(&untried(&apart.dirty.fold, why));
             apart.parts = None;
             return self.make_due(id);
         }
-        let mut refusal = apart.carry.refusal.take().map_or_else(
-            || Refusal { reason: "refused_by_elasticsearch", detail: "the fold was refused".to_owned() },
-            |refusal| *refusal,
-        );
+        let mut refusal = carry.refusal.take().unwrap_or_else(|| Refusal {
+            reason: "refused_by_elasticsearch",
+            detail: "the fold was refused".to_owned(),
+        });
         let fold = Arc::unwrap_or_clone(apart.dirty.fold.clone());
         refusal.detail.push_str(&untried(&fold, why));
         self.merger.rejected.push(Undeliverable {
@@ -181,7 +182,7 @@ impl Ledger {
         let Some(parts) = &mut apart.parts else { return false };
         let Some(Part { dirty, record }) = parts.rest.pop_front() else { return false };
         parts.current = record;
-        apart.carry = RetryState::default();
+        apart.carry = Carry::default();
         // Each record begins with short pauses: the time spent on earlier ones must not lengthen them.
         apart.since = apart.due;
         apart.score = dirty.fold.first.offset();

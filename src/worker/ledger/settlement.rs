@@ -9,7 +9,7 @@ use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::fold::Fold;
-use crate::core::mover::{self, AffectedShards, Done, Entry, Outcome, Refusal, RetryState, Settled};
+use crate::core::mover::{self, AffectedShards, Carry, Done, Entry, Outcome, Refusal, Settled};
 use crate::worker::distribution::scheduler::ShardChange;
 
 /// The result of settling a batch. Counts are documents, except `folded`: records.
@@ -109,7 +109,7 @@ impl Ledger {
                     continue;
                 }
                 Outcome::DeadLetter(refusal) => {
-                    sum.undeliverable.push(self.refuse(id, fold, refusal));
+                    sum.undeliverable.push(self.refuse(id, fold, *refusal));
                     continue;
                 }
             }
@@ -127,7 +127,7 @@ impl Ledger {
         id: DocId,
         fold: &Fold,
         reason: &'static str,
-        carry: RetryState,
+        carry: Carry,
         sum: &mut Settlement,
         now: Instant,
     ) {
@@ -142,7 +142,7 @@ impl Ledger {
         let was_answered = reason != mover::UNANSWERED;
         if was_answered || carry.refusal.is_some() || self.apart.contains_key(&id) {
             self.put_apart(id, fold.first.offset(), carry, was_answered, now);
-        } else if carry != RetryState::default() {
+        } else if carry != Carry::default() {
             self.carries.insert(id, carry);
         }
     }

@@ -71,7 +71,7 @@ mod tests {
     use crate::base::ids::DocId;
     use crate::base::position::{Epoch, Position};
     use crate::core::fold::{Base, Fold};
-    use crate::core::mover::{AffectedShards, Entry, RetryState, UNANSWERED};
+    use crate::core::mover::{AffectedShards, Carry, Entry, UNANSWERED};
     use crate::io::load::{LoadKeeper, LoadStore};
     use crate::io::maps::MapsReader;
     use crate::testkit::testing::{MemoryElastic, six_faces};
@@ -93,7 +93,7 @@ mod tests {
         let id = DocId::from_key(Some(b"a")).unwrap();
         let target = Some(six_faces().shards()[0].clone());
         Settled {
-            entry: Entry { id, fold: fold.into(), fetched: None, carry: RetryState::default() },
+            entry: Entry { id, fold: fold.into(), fetched: None, carry: Carry::default() },
             outcome,
             touched: AffectedShards { target, sources: Vec::new() },
         }
@@ -104,7 +104,7 @@ mod tests {
         let indexed = || Outcome::Done(Done::Indexed { moved: false });
         let index = || Content::Index { doc: "{}".into(), at: GeoPoint::new(1.0, 2.0).unwrap().into() };
         let patch = Content::Patch { over: Base::Stored, patches: vec!["{\"a\":1}".into()] };
-        let again = Outcome::Again { reason: UNANSWERED, carry: RetryState::default() };
+        let again = Outcome::Again { reason: UNANSWERED, carry: Carry::default() };
         let batch = [
             settled(index(), indexed()),
             settled(patch, indexed()),

@@ -175,19 +175,20 @@ impl Decision<'_> {
         });
         match document {
             Ok(document) => Wanted::Document(document, made),
-            Err(refusal) => Wanted::Gone(Outcome::DeadLetter(refusal)),
+            Err(refusal) => Wanted::Gone(Outcome::DeadLetter(refusal.into())),
         }
     }
 
     /// The content of a refeed (protocol, "Refeed"): the source's document with later changes applied.
     fn refed(&self, source: SourceUse) -> Result<Wanted, Refusal> {
         if source == SourceUse::IsNotAsked {
-            return Ok(Wanted::Settle(Outcome::DeadLetter(Refusal {
+            let refusal = Refusal {
                 reason: MISSING_DOCUMENT,
                 detail: "the document was fetched and placed at this position, and removed since by something else than \
                          geofold; refeed it again"
                     .to_owned(),
-            })));
+            };
+            return Ok(Wanted::Settle(Outcome::DeadLetter(refusal.into())));
         }
         let Some(answer) = self.entry.source_answer() else { return Ok(Wanted::Settle(Outcome::Fetch)) };
         let content = &self.entry.fold.content;
@@ -208,7 +209,7 @@ impl Decision<'_> {
         match (wanted, content) {
             // The delete before the patch stands.
             (Err(refusal), Content::Patch { over: Base::Nothing, .. }) => {
-                Ok(Wanted::Gone(Outcome::DeadLetter(refusal)))
+                Ok(Wanted::Gone(Outcome::DeadLetter(refusal.into())))
             }
             (wanted, _) => wanted,
         }
@@ -223,9 +224,10 @@ impl Decision<'_> {
         if matches!(self.rules.on_missing, OnMissing::Drop | OnMissing::Refeed) {
             return Outcome::Done(Done::Dropped);
         }
-        Outcome::DeadLetter(Refusal {
+        let refusal = Refusal {
             reason: MISSING_DOCUMENT,
             detail: "a patch of a document that is not in the index".to_owned(),
-        })
+        };
+        Outcome::DeadLetter(refusal.into())
     }
 }

@@ -76,7 +76,7 @@ impl NewestCopy {
 
     /// The placement's `fetched`, if any.
     pub(in crate::core::mover) fn recorded(placement: &Placement) -> Option<Self> {
-        let (source, shard) = (placement.fetched.clone()?, placement.shard.clone()?);
+        let (source, shard) = (placement.fetched.as_deref().cloned()?, placement.shard.clone()?);
         Some(Self { shard, version: placement.pos, source, is_recorded: true })
     }
 }
@@ -88,7 +88,7 @@ impl Decision<'_> {
     pub(super) fn doubt(&self, known: &KnownPlacement, copy: &NewestCopy) -> Option<EntryPlan> {
         let KnownPlacement { placement, stamp, at_least, .. } = known;
         // The owner that recorded `pos` finished its record before the document's next one, unless it was refused.
-        let doubted = self.entry.carry.doubt.as_deref();
+        let doubted = self.entry.carry.doubt.as_ref();
         let is_done = placement.pos < self.entry.fold.first && !placement.refused;
         let recorded = if is_done { placement.pos } else { Position::NONE };
         let at_least = recorded.max(*at_least).max(doubted.map_or(Position::NONE, |before| before.at_least));
@@ -101,7 +101,7 @@ impl Decision<'_> {
         }
         let looks = doubted.map_or(0, |before| before.looks).saturating_add(1);
         let doubt = Doubt { at: *stamp, looks, at_least, newest: newest.cloned() };
-        let carry = RetryState { doubt: Some(doubt.into()), ..self.entry.carry.clone() };
+        let carry = RetryState { doubt: Some(doubt), ..self.carried() }.into();
         // Older than a confirmed copy: certainly outdated.
         if before.is_none() || newest.is_some_and(|(_, version)| copy.version < *version) {
             return Some(EntryPlan::Settle(again_outcome(OLDER_COPY, carry)));
@@ -129,6 +129,6 @@ impl Decision<'_> {
     /// Back to step 1 with a fresh read of the placement.
     pub(super) fn look_again(&self, known: Option<&KnownPlacement>) -> Outcome {
         let nothing_found = known.map(|known| self.looks_at(known));
-        again_outcome("nothing_found", RetryState { nothing_found, ..self.entry.carry.clone() })
+        again_outcome("nothing_found", RetryState { nothing_found, ..self.carried() })
     }
 }

@@ -20,7 +20,7 @@ use bytes::Bytes;
 pub(super) use self::copies::{NewestCopy, copies_needed};
 pub(super) use self::refused::{may_be_separated, separated};
 use super::counting::Counting;
-use super::{Done, Entry, MoverState, OLDER_COPY, Outcome, Refusal, RetryState, Rules};
+use super::{Carry, Done, Entry, MoverState, OLDER_COPY, Outcome, Refusal, RetryState, Rules};
 use crate::base::ids::ShardId;
 use crate::base::position::Position;
 use crate::base::requests::WriteCondition;
@@ -73,7 +73,7 @@ pub(super) enum EntryPlan {
     Reject(Refusal),
     /// The newest copy found is older than expected: rewrite it unchanged. Elasticsearch refuses that if a newer one
     /// exists.
-    Confirm { copy: NewestCopy, carry: RetryState },
+    Confirm { copy: NewestCopy, carry: Carry },
     /// One document write and nothing else.
     InPlace { known: KnownPlacement, task: WriteTask },
     /// Write ahead, then carry out.
@@ -164,7 +164,14 @@ struct Decision<'a> {
     fresh: bool,
 }
 
+impl Decision<'_> {
+    /// The state of earlier attempts.
+    fn carried(&self) -> RetryState {
+        RetryState::clone(&self.entry.carry)
+    }
+}
+
 /// Back to step 1 in the next batch.
-pub(super) fn again_outcome(reason: &'static str, carry: RetryState) -> Outcome {
-    Outcome::Again { reason, carry }
+pub(super) fn again_outcome(reason: &'static str, carry: impl Into<Carry>) -> Outcome {
+    Outcome::Again { reason, carry: carry.into() }
 }

@@ -35,7 +35,7 @@ impl Decision<'_> {
             Ok(Wanted::Gone(Outcome::DeadLetter(refusal)))
                 if refusal.reason != MISSING_DOCUMENT && self.may_be_separated(known.as_ref()) =>
             {
-                EntryPlan::Settle(separated(refusal, known.as_ref()))
+                EntryPlan::Settle(separated(*refusal, known.as_ref()))
             }
             Ok(Wanted::Gone(then)) => {
                 let counted = Contribution::default();
@@ -112,7 +112,7 @@ impl Decision<'_> {
         let fold = &self.entry.fold;
         let NewDecision { target, write, fetched, then, counted } = decision;
         if known.as_ref().is_some_and(|known| self.counting.awaits_commit(&known.placement, fold)) {
-            let carry = RetryState { awaits_commit: true, ..self.entry.carry.clone() };
+            let carry = RetryState { awaits_commit: true, ..self.carried() };
             return EntryPlan::Settle(again_outcome(HISTORY_FULL, carry));
         }
         let (guard, may_hold) = match &known {

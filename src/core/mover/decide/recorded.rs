@@ -115,7 +115,7 @@ impl Decision<'_> {
         if copy.is_none() && !self.is_surely_missing(Some(&known)) {
             return EntryPlan::Settle(self.look_again(Some(&known)));
         }
-        let refusal = self.entry.carry.refusal.as_deref().cloned().unwrap_or_else(|| Refusal {
+        let refusal = self.entry.carry.refusal.clone().unwrap_or_else(|| Refusal {
             reason: "refused_by_elasticsearch",
             detail: "an earlier attempt at this position was permanently refused; its dead letter says why"
                 .to_owned(),
@@ -149,7 +149,7 @@ impl Decision<'_> {
         match self.wanted(Some(&known), Some(&shard), copy, SourceUse::IsNotAsked) {
             Ok(Wanted::Document(document, _)) => match self.has_location(&document) {
                 Ok(()) => finish(known, Some(document), Outcome::Done(Done::Indexed { moved: false })),
-                Err(refusal) => EntryPlan::Settle(Outcome::DeadLetter(refusal)),
+                Err(refusal) => EntryPlan::Settle(Outcome::DeadLetter(refusal.into())),
             },
             Ok(Wanted::Written(_)) => finish(known, None, applied),
             Ok(Wanted::Gone(outcome)) => finish(known, None, outcome),
@@ -158,7 +158,7 @@ impl Decision<'_> {
                 EntryPlan::Settle(Outcome::Again { reason, carry })
             }
             Ok(Wanted::Settle(outcome)) => EntryPlan::Settle(outcome),
-            Err(refusal) => EntryPlan::Settle(Outcome::DeadLetter(refusal)),
+            Err(refusal) => EntryPlan::Settle(Outcome::DeadLetter(refusal.into())),
         }
     }
 }

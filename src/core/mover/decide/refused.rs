@@ -23,7 +23,7 @@ impl Decision<'_> {
             Some(known) if !known.unswept().is_empty() || self.counting.records_refusals() => {
                 self.set_back(known, copy, refusal)
             }
-            _ => EntryPlan::Settle(Outcome::DeadLetter(refusal)),
+            _ => EntryPlan::Settle(Outcome::DeadLetter(refusal.into())),
         }
     }
 
@@ -36,7 +36,7 @@ impl Decision<'_> {
         refusal: Refusal,
     ) -> EntryPlan {
         // Tried before, and its records cannot be read.
-        if let Some(refusal) = self.entry.carry.refusal.as_deref() {
+        if let Some(refusal) = self.entry.carry.refusal.as_ref() {
             return self.refuse(Some(known), copy, refusal.clone());
         }
         match copy {
@@ -60,7 +60,7 @@ impl Decision<'_> {
         copy: Option<NewestCopy>,
         refusal: Refusal,
     ) -> EntryPlan {
-        let Some(copy) = copy else { return EntryPlan::Settle(Outcome::DeadLetter(refusal)) };
+        let Some(copy) = copy else { return EntryPlan::Settle(Outcome::DeadLetter(refusal.into())) };
         let may_hold: Vec<ShardId> = known.unswept().iter().chain(&known.placement.shard).cloned().collect();
         let placement = new_placement(self.state, self.entry, Some(copy.shard.clone()), may_hold)
             .after_refusal()
@@ -77,7 +77,7 @@ impl Decision<'_> {
     pub(super) fn keep(&self, copy: NewestCopy, refusal: Refusal) -> WriteTask {
         let position = self.entry.fold.last;
         let write = (copy.version < position || copy.is_recorded).then_some(copy.source);
-        WriteTask { write, sweep_at: position, then: Outcome::DeadLetter(refusal) }
+        WriteTask { write, sweep_at: position, then: Outcome::DeadLetter(refusal.into()) }
     }
 }
 
@@ -101,6 +101,5 @@ pub(in crate::core::mover) fn separated(refusal: Refusal, known: Option<&KnownPl
 }
 
 fn separated_at(refusal: Refusal, decided: Option<DecidedPart>) -> Outcome {
-    let (refusal, decided) = (Some(refusal.into()), decided.map(Box::new));
-    again_outcome(REFUSED_FOLD, RetryState { refusal, decided, ..RetryState::default() })
+    again_outcome(REFUSED_FOLD, RetryState { refusal: Some(refusal), decided, ..RetryState::default() })
 }

@@ -7,8 +7,8 @@ use crate::base::sabotage::{self, Sabotage};
 use crate::core::mover::counting::FacetHistory;
 use crate::core::mover::decide::{NewestCopy, WriteTask, may_be_separated, separated};
 use crate::core::mover::{
-    AffectedShards, CONFIRMED_COPY, Clear, Done, Entry, NOT_NEW, Outcome, Refusal, RetryState, STALE_COPY,
-    Sweep, UNANSWERED,
+    AffectedShards, CONFIRMED_COPY, Carry, Clear, Done, Entry, NOT_NEW, Outcome, Refusal, RetryState,
+    STALE_COPY, Sweep, UNANSWERED,
 };
 use crate::core::placement::{CacheSlot, KnownPlacement, Placement};
 
@@ -56,11 +56,11 @@ impl Ahead {
             // Perhaps our own write, executed by a request whose answer was lost: the fresh read finds and resumes
             // it.
             BulkOutcome::Done { stamp: None } | BulkOutcome::Conflict | BulkOutcome::NotFound => {
-                batch.start_over(entry, "placement_conflict", RetryState::default());
+                batch.start_over(entry, "placement_conflict", Carry::default());
             }
             BulkOutcome::Refused(error) => {
                 let refusal = Refusal::by_elasticsearch(&error);
-                batch.done(entry, Outcome::DeadLetter(refusal), &before, AffectedShards::default());
+                batch.done(entry, Outcome::DeadLetter(refusal.into()), &before, AffectedShards::default());
             }
             BulkOutcome::Unanswered => batch.unanswered_placement(entry),
         }
@@ -223,7 +223,7 @@ impl Placed {
             BulkOutcome::Refused(error) if batch.state.counting().records_refusals() => {
                 return Some((self, Refusal::by_elasticsearch(&error)));
             }
-            BulkOutcome::Refused(error) => Outcome::DeadLetter(Refusal::by_elasticsearch(&error)),
+            BulkOutcome::Refused(error) => Outcome::DeadLetter(Refusal::by_elasticsearch(&error).into()),
             BulkOutcome::Unanswered => {
                 batch.unanswered(self.entry);
                 return None;

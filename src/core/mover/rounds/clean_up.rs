@@ -5,7 +5,7 @@ use crate::base::ids::DocId;
 use crate::base::requests::{BulkOp, BulkOutcome, Index, WriteCondition};
 use crate::base::sabotage::{self, Sabotage};
 use crate::core::mover::decide::again_outcome;
-use crate::core::mover::{AffectedShards, Clear, Entry, Refusal, RetryState, SET_BACK, Sweep, Swept};
+use crate::core::mover::{AffectedShards, Carry, Clear, Entry, Refusal, RetryState, SET_BACK, Sweep, Swept};
 use crate::core::placement::{KnownPlacement, Placement};
 
 /// A placement to be set back to the last good copy.
@@ -79,12 +79,12 @@ impl CleanUp {
                 BulkOutcome::Done { stamp: Some(stamp) } => {
                     let known = KnownPlacement::new(placement, stamp);
                     batch.state.cache.put(&entry.id, known);
-                    let carry = RetryState { refusal: Some(refusal.into()), ..RetryState::default() };
+                    let carry = RetryState { refusal: Some(refusal), ..RetryState::default() };
                     // The next attempt sweeps the other copies and returns the dead letter.
                     batch.settle(entry, again_outcome(SET_BACK, carry), AffectedShards::default());
                 }
                 BulkOutcome::Unanswered => batch.unanswered_placement(entry),
-                _ => batch.start_over(entry, "placement_conflict", RetryState::default()),
+                _ => batch.start_over(entry, "placement_conflict", Carry::default()),
             }
         }
         let BatchState { state, settled, edges, sweeps } = batch;

@@ -23,7 +23,7 @@ pub use self::read::{ReadDocuments, ReadPlacements, Unread};
 pub use self::write::{FindLastCopy, WriteDocuments};
 use super::counting::{CountChange, FacetHistory};
 use super::decide::{NewestCopy, WriteTask, again_outcome};
-use super::{AffectedShards, Entry, MoverState, Outcome, RetryState, Settled, Sweep, Swept, UNANSWERED};
+use super::{AffectedShards, Carry, Entry, MoverState, Outcome, Settled, Sweep, Swept, UNANSWERED};
 use crate::base::ids::{DocId, ShardId};
 use crate::base::position::Position;
 use crate::base::requests::{BulkOp, GetOutcome, Index, WriteCondition};
@@ -59,7 +59,7 @@ impl BatchState {
     }
 
     /// Back to step 1 with a fresh read of the placement.
-    fn start_over(&mut self, entry: Entry, reason: &'static str, carry: RetryState) {
+    fn start_over(&mut self, entry: Entry, reason: &'static str, carry: impl Into<Carry>) {
         self.state.cache.forget(&entry.id);
         self.settle(entry, again_outcome(reason, carry), AffectedShards::default());
     }
@@ -84,6 +84,9 @@ struct Placed {
     known: KnownPlacement,
     task: WriteTask,
 }
+
+// Several batches of thousands are held at once, so their memory is that of the CPU's caches or more.
+const _: () = assert!(size_of::<Entry>() <= 40 && size_of::<Placed>() <= 240 && size_of::<Settled>() <= 104);
 
 impl Placed {
     /// Whether there is a document to write.

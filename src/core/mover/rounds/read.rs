@@ -11,7 +11,7 @@ use crate::base::requests::{Get, GetOutcome, Index};
 use crate::core::fold::Content;
 use crate::core::invariants::inv_6_one_entry_of_a_document;
 use crate::core::mover::decide::{EntryPlan, copies_needed, decide};
-use crate::core::mover::{AffectedShards, Entry, MoverState, Outcome, RetryState};
+use crate::core::mover::{AffectedShards, Carry, Entry, MoverState, Outcome};
 use crate::core::placement::{CacheSlot, KnownPlacement, Placement, PlacementFloor};
 
 /// How an entry's placement is known, or known to be missing.
@@ -115,7 +115,7 @@ impl ReadPlacements {
                             %error,
                             "a placement cannot be read; its document waits until it is repaired (docs/runbooks.md)"
                         );
-                        batch.start_over(entry, "unreadable_placement", RetryState::default());
+                        batch.start_over(entry, "unreadable_placement", Carry::default());
                     }
                 },
             }
@@ -129,7 +129,7 @@ impl ReadPlacements {
 fn is_taken_for_new(state: &MoverState, entry: &Entry) -> bool {
     state.new_documents.are_expected()
         && matches!(entry.fold.content, Content::Index { .. })
-        && entry.carry == RetryState::default()
+        && entry.carry == Carry::default()
         // Else this owner has seen its placement, and the create would fail.
         && state.cache.floor(&entry.id) == PlacementFloor::default()
 }
@@ -179,9 +179,11 @@ impl ReadDocuments {
         let Self { mut batch, readings } = self;
         let mut copy_size = batch.state.copy_size;
         let mut answers = answers.into_iter();
+        // What is known is mostly in place, and what is missing is written ahead.
+        let known = readings.iter().filter(|reading| reading.known.is_some()).count();
         let mut announced = Announced {
-            ahead: Vec::with_capacity(readings.len()),
-            in_place: Vec::with_capacity(readings.len()),
+            ahead: Vec::with_capacity(readings.len() - known),
+            in_place: Vec::with_capacity(known),
             ..Announced::default()
         };
         for reading in readings {
@@ -220,7 +222,7 @@ impl ReadDocuments {
                 }
                 EntryPlan::Settle(outcome) => batch.done(entry, outcome, &before, touched),
                 EntryPlan::Reject(refusal) => {
-                    batch.settle(entry, Outcome::DeadLetter(refusal), AffectedShards::default());
+                    batch.settle(entry, Outcome::DeadLetter(refusal.into()), AffectedShards::default());
                 }
                 EntryPlan::Confirm { copy, carry } => {
                     announced.confirming.push(Confirming { entry: Entry { carry, ..entry }, copy });

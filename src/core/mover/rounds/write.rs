@@ -60,7 +60,7 @@ impl WriteDocuments {
                 BulkOutcome::Refused(_) if placed.known.placement.refused => written.push(placed),
                 // While a lost record's decision is being finished, this entry must not set the placement back.
                 BulkOutcome::Refused(error) if placed.known.placement.pos > placed.entry.fold.last => {
-                    placed.done(&mut batch, Outcome::DeadLetter(Refusal::by_elasticsearch(&error)));
+                    placed.done(&mut batch, Outcome::DeadLetter(Refusal::by_elasticsearch(&error).into()));
                 }
                 BulkOutcome::Refused(error) => refused.push((placed, Refusal::by_elasticsearch(&error))),
                 // The placement is recorded: the next attempt resumes it.

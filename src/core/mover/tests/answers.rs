@@ -336,7 +336,7 @@ fn attempt_state_survives_a_round_without_answers() {
     let mut owner = Owner::new();
     let mut entry = entry([patch(r#"{"p":1}"#, 5)]);
     let nothing_found = Some(NothingFound { at: STAMP, looks: 1 });
-    entry.carry = RetryState { nothing_found, finish_recorded: true, ..RetryState::default() };
+    entry.carry = RetryState { nothing_found, finish_recorded: true, ..RetryState::default() }.into();
     owner.begin(entry);
     owner.unanswered();
     let Outcome::Again { carry, .. } = owner.finish(&mut store.clone()) else { panic!("no answer came") };

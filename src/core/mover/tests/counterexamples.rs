@@ -310,7 +310,7 @@ fn patches_without_a_result_still_finish_an_earlier_move() {
 }
 
 fn finishing(writes: [Write; 1]) -> Entry {
-    let carry = RetryState { finish_recorded: true, ..RetryState::default() };
+    let carry = RetryState { finish_recorded: true, ..RetryState::default() }.into();
     Entry { carry, ..entry(writes) }
 }
 

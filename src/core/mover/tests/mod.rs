@@ -41,7 +41,7 @@ use std::sync::Arc;
 
 use self::store::{StoreAnswer, StoreCall, TestStore};
 use super::{
-    Announce, CleanUp, Done, Entry, FindLastCopy, Finished, MoverState, NewDocuments, NothingFound,
+    Announce, Carry, CleanUp, Done, Entry, FindLastCopy, Finished, MoverState, NewDocuments, NothingFound,
     OnMissing, Outcome, ReadDocuments, ReadPlacements, RetryState, Rules, Settled, Sweep, Swept,
     WriteDocuments,
 };
@@ -128,7 +128,7 @@ fn entry_by<const N: usize>(rules: &Rules, writes: [Write; N]) -> Entry {
     let mut folds = writes.into_iter().map(|write| rules.fold(write));
     let (id, mut fold) = folds.next().unwrap();
     folds.for_each(|(_, newer)| fold.absorb(newer, &rules.location).unwrap());
-    Entry { id, fold: Arc::new(fold), carry: RetryState::default(), fetched: None }
+    Entry { id, fold: Arc::new(fold), carry: Carry::default(), fetched: None }
 }
 
 fn entry<const N: usize>(writes: [Write; N]) -> Entry {

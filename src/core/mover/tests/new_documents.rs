@@ -82,7 +82,7 @@ fn create_whose_answer_was_lost_is_found_and_resumed() {
 /// Without a placement, other things would be decided of these.
 #[test]
 fn other_entries_are_read() {
-    let again = |carry| Entry { carry, ..entry([index(A, 5)]) };
+    let again = |state: RetryState| Entry { carry: state.into(), ..entry([index(A, 5)]) };
     for entry in [
         entry([patch(r#"{"n":2}"#, 5)]),
         entry([touch(5)]),

@@ -157,7 +157,7 @@ fn zombie_does_not_delete_the_last_good_copy_after_a_refusal() {
             let mut store = in_a();
             let (mut zombie, mut owner) = (Owner::new(), Owner::new());
             zombie.begin(entry([index(B, 2)])).up_to(Round::WriteDocuments, &mut store);
-            let mut carry = RetryState::default();
+            let mut carry = Carry::default();
             owner.begin(further.clone());
             for step in 0..16 {
                 if step == put_after {

@@ -12,7 +12,7 @@ const STAMP: SeqNo = SeqNo { seq_no: 1, primary_term: 1 };
 fn patch_of(name: &str) -> Entry {
     let body = Body::Patch { patch: r#"{"n":2}"#.into(), moves: crate::core::write::PatchMove::Stays };
     let (id, fold) = Fold::from_write(Write { id: id(name), position: at(9), body }, |_| shard("a"));
-    Entry { id, fold: Arc::new(fold), carry: RetryState::default(), fetched: None }
+    Entry { id, fold: Arc::new(fold), carry: Carry::default(), fetched: None }
 }
 
 /// Runs a batch of patches; returns the number of copies read per slice.

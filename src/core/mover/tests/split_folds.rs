@@ -18,8 +18,8 @@ fn a_fold_that_makes_no_document_is_taken_apart() {
         owner.state.as_mut().unwrap().separates = true;
         match owner.work(&mut store, fold) {
             Outcome::Again { reason: REFUSED_FOLD, carry } => {
-                assert_eq!(carry.refusal.unwrap().reason, "no_location_after_patch");
-                let DecidedPart { to, base } = *carry.decided.unwrap();
+                assert_eq!(carry.refusal.as_ref().unwrap().reason, "no_location_after_patch");
+                let DecidedPart { to, base } = carry.decided.clone().unwrap();
                 (to, base.is_some())
             }
             other => panic!("{other:?}"),
@@ -45,7 +45,7 @@ pub(super) fn a_decision_made_without_a_bad_record_is_resumed_without_it() {
         panic!("it is taken apart")
     };
     // What the ledger makes of it.
-    let mut base = carry.decided.unwrap().base.unwrap();
+    let mut base = carry.decided.clone().unwrap().base.unwrap();
     let (_, mut left_out) = rules().fold(bad);
     assert_eq!(rules().change(&mut base, &left_out).unwrap_err().reason, "no_location_after_patch");
     left_out.leave_out();
@@ -64,9 +64,9 @@ pub(super) fn a_decision_made_without_a_bad_record_is_resumed_without_it() {
         .begin(entry([patch(r#"{"location":{"lon":90}}"#, 3)]))
         .up_to(Round::WriteDocuments, &mut store);
     let refusal = Refusal { reason: "no_location_after_patch", detail: "untried".to_owned() };
-    let carry = RetryState { refusal: Some(refusal.clone().into()), ..RetryState::default() };
+    let carry = RetryState { refusal: Some(refusal.clone()), ..RetryState::default() }.into();
     let outcome = Owner::new().work_out(&mut store, Entry { carry, ..whole });
-    assert_eq!(outcome, Outcome::DeadLetter(refusal));
+    assert_eq!(outcome, Outcome::DeadLetter(refusal.into()));
     assert_eq!(at_rest(&store), "3! a [b] | a@3", "set back");
 }
 
@@ -80,7 +80,7 @@ fn a_patch_after_a_decision_does_not_take_the_location_away() {
     let Outcome::Again { reason: REFUSED_FOLD, carry } = owner.work(&mut store, fold) else {
         panic!("it is taken apart")
     };
-    assert_eq!(*carry.decided.unwrap(), DecidedPart { to: at(3), base: None });
+    assert_eq!(carry.decided.as_ref(), Some(&DecidedPart { to: at(3), base: None }));
     assert_eq!(store.x(), "3 a [] | a@3", "nothing is written");
 }
 
@@ -88,7 +88,7 @@ fn a_patch_after_a_decision_does_not_take_the_location_away() {
 #[test]
 fn finishing_a_lost_records_decision_does_not_take_the_location_away() {
     let mut store = TestStore::with(placed(5, Some("a"), &[]), &[("a", 1)]);
-    let carry = RetryState { finish_recorded: true, ..RetryState::default() };
+    let carry = RetryState { finish_recorded: true, ..RetryState::default() }.into();
     let bad = Entry { carry, ..entry([patch(r#"{"location":{"lat":null}}"#, 2)]) };
     let Outcome::DeadLetter(refusal) = Owner::new().work_out(&mut store, bad) else {
         panic!("it is a dead letter")

@@ -137,7 +137,7 @@ fn judged(pos: i64, refused: bool, cached: i64, doubt: Option<Doubt>) -> &'stati
     }
     let known = KnownPlacement { at_least: at(cached), ..KnownPlacement::new(placement, STAMP) };
     let mut entry = set(9);
-    entry.carry = RetryState { doubt: doubt.map(Box::new), ..RetryState::default() };
+    entry.carry = RetryState { doubt, ..RetryState::default() }.into();
     let found = FoundDocument { version: at(5).version(), stamp: STAMP, source: doc(A, 5).into() };
     match decide(&new_state(rules()), &entry, Some(known), true, Some(NewestCopy::new(shard("a"), found))) {
         EntryPlan::Settle(Outcome::Again { reason: OLDER_COPY, .. }) => "look again",

@@ -14,7 +14,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::base::ids::ShardId;
-use crate::core::mover::{self, AffectedShards, DecidedPart, Done, Outcome, Settled, SourceAnswer};
+use crate::core::mover::{
+    self, AffectedShards, Carry, DecidedPart, Done, Outcome, RetryState, Settled, SourceAnswer,
+};
 use crate::core::write::{Body, PatchMove};
 use crate::testkit::testing::id;
 use crate::testkit::testing::rules;
@@ -88,17 +90,18 @@ fn settle(ledger: &mut Ledger, entries: Vec<Entry>, outcome: &Outcome) -> Settle
 }
 
 fn unanswered() -> Outcome {
-    Outcome::Again { reason: mover::UNANSWERED, carry: RetryState::default() }
+    Outcome::Again { reason: mover::UNANSWERED, carry: Carry::default() }
 }
 
 fn unreadable() -> Outcome {
-    Outcome::Again { reason: "unreadable_placement", carry: RetryState::default() }
+    Outcome::Again { reason: "unreadable_placement", carry: Carry::default() }
 }
 
 /// The placement was set back after Elasticsearch refused the document.
 fn set_back() -> Outcome {
-    let refusal = Some(Refusal { reason: "test", detail: String::new() }.into());
-    Outcome::Again { reason: mover::SET_BACK, carry: RetryState { refusal, ..RetryState::default() } }
+    let refusal = Some(Refusal { reason: "test", detail: String::new() });
+    let carry = RetryState { refusal, ..RetryState::default() }.into();
+    Outcome::Again { reason: mover::SET_BACK, carry }
 }
 
 /// A fold of several records was refused in place.
@@ -112,7 +115,7 @@ fn record(doc_id: &str, offset: i64) -> Record {
 }
 
 fn refused() -> Outcome {
-    Outcome::DeadLetter(Refusal { reason: "test", detail: String::new() })
+    Outcome::DeadLetter(Refusal { reason: "test", detail: String::new() }.into())
 }
 
 const DONE: Outcome = Outcome::Done(Done::Deleted);
@@ -182,7 +185,7 @@ fn batch_limits_apply_but_admit_at_least_one_document() {
         let size = batch.len();
         settle(&mut ledger, batch, &Outcome::Parked { until: position(100) });
         let parked: Vec<_> = ledger.parked.keys().cloned().collect();
-        parked.iter().for_each(|id| ledger.unpark(id, RetryState::default()));
+        parked.iter().for_each(|id| ledger.unpark(id, Carry::default()));
         size
     };
     assert_eq!(size(3, usize::MAX), 3);
@@ -233,7 +236,7 @@ fn settlement_reports_changes_and_moves_per_geoshard() {
         ),
         // Not done yet: reported later.
         (
-            Outcome::Again { reason: "conflict", carry: RetryState::default() },
+            Outcome::Again { reason: "conflict", carry: Carry::default() },
             AffectedShards { target: Some(shard("later")), sources: Vec::new() },
         ),
     ];

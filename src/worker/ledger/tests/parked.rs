@@ -11,7 +11,7 @@ fn parked_entry_is_released_by_its_record() {
     let batch = ledger.hand_out(9, usize::MAX, NOW);
     assert_eq!(ids(&batch), ["a", "b"]);
     assert_eq!((batch[0].fold.first, batch[0].fold.last), (position(10), position(15)));
-    assert_eq!(batch[0].carry, RetryState::default());
+    assert_eq!(batch[0].carry, Carry::default());
     let settlement = settle(&mut ledger, batch, &DONE);
     assert_eq!((settlement.folded, ledger.bytes(), ledger.watermark()), (2, 0, Some(16)));
 }
@@ -21,7 +21,7 @@ fn parked_entry_is_released_by_a_later_record_of_its_document() {
     let mut ledger = parked();
     take(&mut ledger, &[("a", 17)]);
     let batch = ledger.hand_out(9, usize::MAX, NOW);
-    assert_eq!((batch[0].fold.last, &batch[0].carry), (position(17), &RetryState::default()));
+    assert_eq!((batch[0].fold.last, &batch[0].carry), (position(17), &Carry::default()));
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn parking_for_a_record_already_read_releases_at_once() {
     settle(&mut ledger, batch.clone(), &Outcome::Parked { until: position(12) });
     assert_eq!(ledger.parked(), 0, "12 is folded in already");
     let mut batch = ledger.hand_out(1, usize::MAX, NOW);
-    assert_eq!((batch[0].fold.last, &batch[0].carry), (position(12), &RetryState::default()));
+    assert_eq!((batch[0].fold.last, &batch[0].carry), (position(12), &Carry::default()));
     settle(&mut ledger, batch, &Outcome::Parked { until: position(13) });
     batch = ledger.hand_out(1, usize::MAX, NOW);
     assert!(batch[0].carry.finish_recorded, "13 was passed");

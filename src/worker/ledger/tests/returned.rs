@@ -49,14 +49,14 @@ fn returned_entry_carries_its_state_to_the_next_batch_once() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 1)]);
     let batch = ledger.hand_out(1, usize::MAX, NOW);
-    assert_eq!(batch[0].carry, RetryState::default());
-    let carry = RetryState { finish_recorded: true, ..RetryState::default() };
+    assert_eq!(batch[0].carry, Carry::default());
+    let carry = Carry::from(RetryState { finish_recorded: true, ..RetryState::default() });
     let settlement = settle(&mut ledger, batch, &Outcome::Again { reason: "test", carry: carry.clone() });
     assert_eq!(settlement.again, BTreeMap::from([("test", 1)]));
     let batch = ledger.hand_out(1, usize::MAX, NOW);
     assert_eq!(batch[0].carry, carry);
     settle(&mut ledger, batch, &unreadable());
-    assert_eq!(ledger.hand_out(1, usize::MAX, NOW)[0].carry, RetryState::default());
+    assert_eq!(ledger.hand_out(1, usize::MAX, NOW)[0].carry, Carry::default());
 }
 
 #[test]

@@ -45,9 +45,9 @@ fn records_that_were_decided_as_one_stay_one() {
     let mut ledger = ledger();
     take(&mut ledger, &[("a", 1), ("a", 3), ("a", 5), ("a", 7)]);
     let batch = ledger.hand_out(9, usize::MAX, NOW);
-    let Outcome::Again { reason, carry } = refused_fold() else { panic!("it comes back") };
+    let Outcome::Again { reason, mut carry } = refused_fold() else { panic!("it comes back") };
     let decided = DecidedPart { to: position(3), base: None };
-    let carry = RetryState { decided: Some(decided.into()), ..carry };
+    carry.decided = Some(decided);
     settle(&mut ledger, batch, &Outcome::Again { reason, carry });
     ledger.take_rereads(9);
     assert_eq!(ledger.tried(), 0);
@@ -71,10 +71,10 @@ fn decided_without_a_bad_record(ledger: &mut Ledger) -> Vec<(Write, Record)> {
     let writes = patches.map(|write| (write.clone(), record("a", write.position.offset())));
     writes.iter().for_each(|(write, _)| ledger.take(write.clone(), at(1)));
     let batch = ledger.hand_out(9, usize::MAX, NOW);
-    let Outcome::Again { reason, carry } = refused_fold() else { panic!("it comes back") };
+    let Outcome::Again { reason, mut carry } = refused_fold() else { panic!("it comes back") };
     let base = Some(Bytes::from(r#"{"location":{"lat":1,"lon":2}}"#));
-    let decided = Some(Box::new(DecidedPart { to: position(3), base }));
-    settle(ledger, batch, &Outcome::Again { reason, carry: RetryState { decided, ..carry } });
+    carry.decided = Some(DecidedPart { to: position(3), base });
+    settle(ledger, batch, &Outcome::Again { reason, carry });
     assert_eq!(ledger.take_rereads(9), [Reread { id: id("a"), offsets: vec![1, 3] }]);
     writes.into()
 }

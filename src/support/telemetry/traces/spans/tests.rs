@@ -11,7 +11,7 @@ use super::*;
 use crate::base::position::Position;
 use crate::base::requests::Unobserved;
 use crate::core::fold::Fold;
-use crate::core::mover::{AffectedShards, Done, Refusal, RetryState};
+use crate::core::mover::{AffectedShards, Carry, Done, Refusal};
 use crate::core::write::{Body, Write};
 use crate::testkit::testing::{id, rules};
 
@@ -60,7 +60,7 @@ impl Rig {
 fn entry(key: &str) -> Entry {
     let write = Write { id: id(key), position: Position::from_version(7), body: Body::Touch };
     let (id, fold) = Fold::from_write(write, |at| rules().map.locate(at).clone());
-    Entry { id, fold: Arc::new(fold), carry: RetryState::default(), fetched: None }
+    Entry { id, fold: Arc::new(fold), carry: Carry::default(), fetched: None }
 }
 
 fn settled(entry: &Entry, outcome: Outcome) -> Settled {
@@ -79,7 +79,7 @@ fn record_span_ends_with_its_batch_and_batches_link_to_it() {
     let traced = rig.traces.begin(std::slice::from_ref(&entry), observer());
     traced.answered(RequestKind::Bulk, 1, 10, TOOK, true);
     assert!(rig.ended("process t").is_empty(), "an answer may be a refusal");
-    let again = Outcome::Again { reason: "lost", carry: RetryState::default() };
+    let again = Outcome::Again { reason: "lost", carry: Carry::default() };
     rig.traces.end(&[settled(&entry, again)]);
     assert!(rig.ended("process t").is_empty(), "it joins the next batch");
 
@@ -108,7 +108,7 @@ fn errors_name_the_failed_step() {
     traced.answered(RequestKind::Mget, 1, 10, Duration::ZERO, false);
     traced.retry("timeout", 1);
     let refusal = Refusal { reason: "no_document", detail: String::new() };
-    rig.traces.end(&[settled(&entry, Outcome::DeadLetter(refusal))]);
+    rig.traces.end(&[settled(&entry, Outcome::DeadLetter(refusal.into()))]);
     assert_eq!(rig.ended("process t")[0].status, Status::error("no_document"));
     assert!(matches!(rig.ended("mget")[0].status, Status::Error { .. }));
     let batch = &rig.ended("batch t")[0];
