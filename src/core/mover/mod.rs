@@ -121,7 +121,7 @@ impl From<RetryState> for Carry {
 }
 
 /// State of an entry that returns to step 1.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RetryState {
     /// The read position passed the recorded one without its record: finish the recorded decision.
     pub finish_recorded: bool,
@@ -187,6 +187,12 @@ impl RetryState {
     pub(crate) fn looks(&self) -> usize {
         let doubted = self.doubt.as_ref().map_or(0, |doubt| doubt.looks);
         self.nothing_found.map_or(0, |nothing| nothing.looks).max(doubted).into()
+    }
+}
+
+impl Default for RetryState {
+    fn default() -> Self {
+        Self::NOTHING
     }
 }
 

@@ -524,7 +524,7 @@ mod tests {
         assert_eq!(cache.readable_since(&id(0)), Some(at(8)));
     }
 
-    /// docs/performance.md relies on it.
+    /// docs/operations.md, "Memory", relies on it.
     #[test]
     fn entry_takes_104_bytes_and_most_need_no_others() {
         assert_eq!(size_of::<Entry>(), 104);
