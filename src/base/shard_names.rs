@@ -7,11 +7,11 @@ use std::sync::{Mutex, PoisonError};
 
 use ahash::RandomState;
 
-/// Above the number of geoshards that any process meets. At their longest, names take 8 MiB.
+/// Above the number of geoshards that any process meets. At their longest, names take 10 MiB.
 const MOST_NAMES: usize = 1 << 17;
 
-/// A name that is kept for good. A reference to a text has two words; a reference to that, one: ids are part of every placement that
-/// is cached.
+/// A name that is kept for good. A reference to a text takes two words, a reference to that one, and each cached placement has such an
+/// id.
 pub(super) type KeptName = &'static &'static str;
 
 type Names = HashMap<&'static str, KeptName, RandomState>;

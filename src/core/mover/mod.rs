@@ -218,7 +218,7 @@ impl Refusal {
 pub enum Outcome {
     /// The fold is applied: remove it from the dirty set.
     Done(Done),
-    /// Permanently refused: remove it once it is in the dead-letter topic.
+    /// Permanently refused: remove it once it is in the dead-letter topic. Boxed, since it is rare.
     DeadLetter(Box<Refusal>),
     /// An earlier owner had folded further: wait until the fold reaches this position (protocol, step 1).
     Parked {

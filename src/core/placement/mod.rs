@@ -36,7 +36,7 @@ pub struct Placement {
     /// an owner that meets the record at `pos` again dead-letters it instead of writing it there.
     pub refused: bool,
     /// The document decided at `pos`, while it may not be in `shard` yet. Only for fetched documents, which cannot be
-    /// made again: the source may give another answer later (protocol, "Refeed").
+    /// made again: the source may give another answer later (protocol, "Refeed"). Boxed, since it is rare.
     pub fetched: Option<Box<Bytes>>,
     /// The partition of the record at `pos`. `None` if no record decided (adopted, repaired), or an earlier build did.
     pub partition: Option<i32>,

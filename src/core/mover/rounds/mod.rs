@@ -85,7 +85,7 @@ struct Placed {
     task: WriteTask,
 }
 
-// Several batches of thousands are held at once, so their memory is that of the CPU's caches or more.
+// Each partition has a batch of thousands of these at a time. The smaller they are, the more of them stay in the CPU's caches.
 const _: () = assert!(size_of::<Entry>() <= 40 && size_of::<Placed>() <= 240 && size_of::<Settled>() <= 104);
 
 impl Placed {
