@@ -1,6 +1,6 @@
 //! The documents of a race: people, spread evenly over the geoshards of a map, who take a step every round.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use geofold::base::geo::GeoPoint;
 use geofold::base::ids::{DocId, ShardId};
 use geofold::geoshard::map::GeoshardMap;
@@ -80,6 +80,24 @@ impl Random {
             items.swap(at, self.index(at + 1));
         }
     }
+}
+
+/// A map of fewer geoshards: each of those has neighbours of `map` in it.
+pub fn fewer_geoshards(map: &GeoshardMap, geoshards: usize) -> Result<GeoshardMap> {
+    let all = map.shards().len();
+    ensure!(
+        (1..=all).contains(&geoshards),
+        "of {all} geoshards {geoshards} cannot be made: choose 1 to {all}"
+    );
+    let mut ranges: Vec<(u64, ShardId)> = Vec::new();
+    for (range, shard) in map.ranges() {
+        let number = map.shards().iter().position(|one| one == shard).context("a geoshard of the map")?;
+        let shard = ShardId::new(&format!("s{:02}", number * geoshards / all))?;
+        if ranges.last().is_none_or(|(_, last)| *last != shard) {
+            ranges.push((range.start, shard));
+        }
+    }
+    Ok(GeoshardMap::new(1, &format!("{geoshards} geoshards"), ranges)?)
 }
 
 /// A person and their place.

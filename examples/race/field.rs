@@ -67,8 +67,9 @@ pub fn configure(
     elasticsearch: &str,
     more: &str,
 ) -> Result<PathBuf> {
-    let map = &options.map;
     let (config, template) = (dir.join("geofold.toml"), dir.join("index-template.json"));
+    let map = dir.join("map.json");
+    fs::write(&map, options.map()?.to_json())?;
     fs::write(&template, INDEX_TEMPLATE)?;
     fs::write(
         &config,

@@ -6,8 +6,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use geofold::base::ids::ShardId;
-use geofold::geoshard::map::GeoshardMap;
 use serde_json::Value;
 
 use crate::Options;
@@ -68,10 +66,7 @@ pub fn measure(options: &Options) -> Result<Vec<Freshness>> {
 
 /// All racers at all loads.
 fn measure_with(options: &Options, geoshards: usize, measured: &mut Vec<Freshness>) -> Result<()> {
-    let dir = tempfile::tempdir()?;
-    let map = dir.path().join("map.json");
-    std::fs::write(&map, of_so_many(&options.map()?, geoshards)?.to_json())?;
-    let options = Options { map, documents: PEOPLE, ..options.clone() };
+    let options = Options { geoshards: Some(geoshards), documents: PEOPLE, ..options.clone() };
     if let Some(binary) = &options.peer {
         let peer = Peer::prepare(&options, binary)?;
         let sender = Sender::new(&options.kafka, peer.name(), Some(peer.name()))?;
@@ -151,20 +146,6 @@ fn refreshes(indices: &str) -> Result<u64> {
     let answer = reqwest::blocking::get(format!("{indices}s*/_stats/refresh"))?.error_for_status()?;
     let answer: Value = answer.json()?;
     answer["_all"]["primaries"]["refresh"]["external_total"].as_u64().context("a number of refreshes")
-}
-
-/// A map of fewer geoshards: each of those has neighbours of `map` in it.
-fn of_so_many(map: &GeoshardMap, geoshards: usize) -> Result<GeoshardMap> {
-    let all = map.shards().len();
-    let mut ranges: Vec<(u64, ShardId)> = Vec::new();
-    for (range, shard) in map.ranges() {
-        let number = map.shards().iter().position(|one| one == shard).context("a geoshard of the map")?;
-        let shard = ShardId::new(&format!("s{:02}", number * geoshards / all))?;
-        if ranges.last().is_none_or(|(_, last)| *last != shard) {
-            ranges.push((range.start, shard));
-        }
-    }
-    Ok(GeoshardMap::new(1, &format!("{geoshards} geoshards"), ranges)?)
 }
 
 /// What was measured, as Markdown; nothing if it was not.

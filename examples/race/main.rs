@@ -49,7 +49,7 @@ use anyhow::Result;
 use clap::Parser;
 use geofold::geoshard::map::GeoshardMap;
 
-use crate::documents::Crowd;
+use crate::documents::{Crowd, fewer_geoshards};
 use crate::field::Field;
 use crate::peer::Peer;
 use crate::report::{Racer, Report, Workload};
@@ -95,6 +95,9 @@ struct Options {
     /// The map of geoshards.
     #[arg(long, default_value = MAP)]
     map: PathBuf,
+    /// Only so many geoshards: each has neighbours of the map in it.
+    #[arg(long)]
+    geoshards: Option<usize>,
     /// Seconds over which the latency and the freshness are looked at, at each load.
     #[arg(long, default_value_t = 60)]
     latency_seconds: u64,
@@ -143,7 +146,11 @@ struct Options {
 
 impl Options {
     fn map(&self) -> Result<GeoshardMap> {
-        Ok(GeoshardMap::load(&self.map)?)
+        let map = GeoshardMap::load(&self.map)?;
+        match self.geoshards {
+            Some(geoshards) => fewer_geoshards(&map, geoshards),
+            None => Ok(map),
+        }
     }
 
     fn runs(&self, workload: &str) -> bool {

@@ -16,6 +16,10 @@ use crate::process::Looks;
 use crate::report::Lap;
 use crate::topic::Topic;
 
+/// Records of a partition that the peer may have read and not yet written: enough for several of its batches. By default it is
+/// 1,024, less than one batch, so that each partition waits for each of its requests.
+const IN_FLIGHT_PER_PARTITION: u32 = 20_000;
+
 /// See the top of this file.
 pub struct Peer {
     name: String,
@@ -50,6 +54,7 @@ input:
     consumer_group: "{name}"
     start_from_oldest: true
     transaction_isolation_level: read_committed
+    checkpoint_limit: {IN_FLIGHT_PER_PARTITION}
     batching: {{count: 2000, period: 200ms}}
 output:
   elasticsearch_v8:

@@ -192,13 +192,14 @@ impl Report {
         let head = format!(
             "{}; {}\n\
              - Versions: geofold {}, {}\n- Command: `{}`\n\
-             - {} documents of about 600 bytes, 55 geoshards, {} partitions, one worker\n",
+             - {} documents of about 600 bytes, {} geoshards, {} partitions, one worker\n",
             frame::date_and_machine()?,
             options.layout,
             env!("CARGO_PKG_VERSION"),
             options.servers,
             options.command,
             options.documents,
+            options.map()?.shards().len(),
             options.partitions,
         );
         Ok(Self {
