@@ -16,6 +16,11 @@ use crate::core::fold::Target;
 /// states in any case, and each of them is a write.
 const RARER: u32 = 3;
 
+/// A read is worth it if it saves one record of so many.
+const WORTH: u64 = 8;
+/// How many records for each document that is kept show whether more are worth it: if all were written in turn, each has come again.
+const TELLING: u64 = 3;
+
 /// A document by two hashes of its id: two documents have the same with a probability of 2^-128.
 type Key = [u64; 2];
 
@@ -29,6 +34,8 @@ pub struct LookAhead {
     start: i64,
     /// Where it has ended.
     end: i64,
+    /// Where the last read that it is made of began.
+    read_from: i64,
     /// Records found that are superseded.
     superseded: u64,
     /// Documents of which records are owed.
@@ -41,6 +48,16 @@ pub struct LookAhead {
     began: Option<Instant>,
     /// Geoshards of records that were passed over.
     shards: Vec<ShardId>,
+}
+
+/// Whether a read can be worth it if so many records wait, of which it keeps so many documents and reads at most `max_records`. Fewer
+/// are written almost as soon as they are read twice.
+pub fn can_be_worth_it(waiting: u64, documents: usize, max_records: u64) -> bool {
+    waiting >= telling_records(documents).min(max_records / 2)
+}
+
+fn telling_records(documents: usize) -> u64 {
+    (documents as u64).saturating_mul(TELLING)
 }
 
 /// The last whole write of a document, and what is owed of it. Small: there are many.
@@ -114,6 +131,7 @@ impl LookAhead {
             max_documents,
             start,
             end: start,
+            read_from: start,
             superseded: 0,
             owing: 0,
             first_owed: i64::MAX,
@@ -140,6 +158,33 @@ impl LookAhead {
         self.end = end;
     }
 
+    /// An empty one for what follows, to be given to [`extend`](Self::extend).
+    pub fn following(&self) -> Self {
+        Self { hashers: self.hashers.clone(), ..Self::new(self.end, self.max_documents) }
+    }
+
+    /// Adds what was found from the end on: later writes of the same documents supersede those that are still to come, too. Forgets
+    /// writes below the next offset of which nothing is owed: they came before they were found.
+    pub fn extend(&mut self, following: Self, next_offset: i64) {
+        let start = self.start;
+        self.documents.retain(|_, known| known.records > 0 || start + i64::from(known.last) >= next_offset);
+        for (key, found) in following.documents {
+            let last = following.start - start + i64::from(found.last);
+            let Ok(last) = u32::try_from(last) else { continue };
+            if let Some(document) = self.documents.get_mut(&key) {
+                document.last = last;
+            } else if self.documents.len() < self.max_documents {
+                self.documents.insert(key, Document { last, ..found });
+            }
+        }
+        (self.read_from, self.end) = (following.start, following.end);
+    }
+
+    /// Whether half of what was read last is used up, so that it is time to read on.
+    pub fn runs_out(&self, next_offset: i64) -> bool {
+        next_offset - self.read_from > (self.end - self.read_from) / 2
+    }
+
     /// Where reading ahead has begun.
     pub fn start(&self) -> i64 {
         self.start
@@ -153,6 +198,16 @@ impl LookAhead {
     /// Records found that are superseded.
     pub fn superseded(&self) -> u64 {
         self.superseded
+    }
+
+    /// Whether it saves enough, after so many records that were read.
+    pub fn is_worth_it(&self, records: u64) -> bool {
+        self.superseded.saturating_mul(WORTH) >= records.max(1)
+    }
+
+    /// Whether, after so many records, reading on would hardly be worth it.
+    pub fn is_hopeless(&self, records: u64) -> bool {
+        records >= telling_records(self.max_documents) && !self.is_worth_it(records)
     }
 
     /// The lowest offset that may be owed.
@@ -356,6 +411,48 @@ mod tests {
         let owed = PassedOver { first: 0, records: 1, target: None };
         assert_eq!(pass(&mut ahead, "a", 8, true), Passage::Take(Some(owed)));
         assert!(ahead.is_over(9));
+    }
+
+    #[test]
+    fn what_was_read_on_supersedes_what_is_still_to_come() {
+        let mut ahead = table();
+        assert_eq!(pass(&mut ahead, "a", 0, true), Passage::PassOver);
+        assert_eq!([3, 4].map(|next| ahead.runs_out(next)), [false, true]);
+        let mut following = ahead.following();
+        assert_eq!((following.start(), following.end()), (6, 6));
+        [("b", 6), ("a", 7), ("c", 8)].iter().for_each(|(name, at)| following.found_whole(&id(name), *at));
+        following.ended(10);
+        // Of "b" nothing is to come.
+        ahead.extend(ahead.following(), 2);
+        assert_eq!(ahead.documents.len(), 1);
+        ahead.extend(following, 2);
+        assert_eq!([7, 8, 9].map(|next| ahead.runs_out(next)), [false, false, true]);
+
+        assert_eq!(pass(&mut ahead, "b", 2, true), Passage::PassOver, "its write at 6 was found");
+        assert_eq!(pass(&mut ahead, "a", 5, true), Passage::PassOver);
+        let owed = |first, records| Passage::Take(Some(PassedOver { first, records, target: None }));
+        assert_eq!(pass(&mut ahead, "b", 6, true), owed(2, 1));
+        assert_eq!(ahead.first_owed(), Some(0));
+        assert_eq!(pass(&mut ahead, "a", 7, true), owed(0, 2));
+        assert_eq!(pass(&mut ahead, "c", 8, true), Passage::Take(None));
+        assert!(!ahead.is_over(9) && ahead.is_over(10));
+    }
+
+    #[test]
+    fn a_read_that_saves_little_is_given_up_and_a_short_one_not_begun() {
+        // Two documents are kept, and one record is superseded.
+        let mut ahead = LookAhead::new(0, 2);
+        (0..)
+            .zip(["a", "b", "c", "d", "e", "a"])
+            .for_each(|(offset, name)| ahead.found_whole(&id(name), offset));
+        let judged = [1, 5, 6, 8, 9].map(|records| (ahead.is_worth_it(records), ahead.is_hopeless(records)));
+        assert_eq!(judged, [(true, false), (true, false), (true, false), (true, false), (false, true)]);
+        let nothing = LookAhead::new(0, 2);
+        assert_eq!([0, 5, 6].map(|records| nothing.is_hopeless(records)), [false, false, true]);
+
+        let least =
+            |documents, max_records| (0..).find(|&waiting| can_be_worth_it(waiting, documents, max_records));
+        assert_eq!([least(2, 100), least(20, 100), least(usize::MAX, 7)], [Some(6), Some(50), Some(3)]);
     }
 
     #[test]

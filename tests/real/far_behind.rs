@@ -18,6 +18,8 @@ fn a_backlog_that_memory_does_not_hold_is_folded_by_reading_ahead() {
             // Some hundred documents.
             ("memory", "total = \"512KiB\"".to_owned()),
             ("memory", "per_partition = \"256KiB\"".to_owned()),
+            // What is read ahead is three times a partition's share of this at least.
+            ("memory", "cached_placements = 5000".to_owned()),
             ("batch", "max_bytes = \"64KiB\"".to_owned()),
             ("documents", "max_bytes = \"16KiB\"".to_owned()),
             ("kafka", "session_timeout = \"3s\"".to_owned()),

@@ -34,7 +34,7 @@ use geofold::worker::dead_letter::{DeadLetter, DeadLetterSink};
 use geofold::worker::flow::Suspended;
 use geofold::worker::limits::WorkerLimits;
 use geofold::worker::limits::{BATCHES_PER_REQUEST, Batching};
-use geofold::worker::look_ahead::{AheadReader, Reading};
+use geofold::worker::look_ahead::{AheadReader, Asking, Reading};
 use geofold::worker::partition::{Mode, Partition, Published, WorkerContext};
 use geofold::worker::record::Record;
 use geofold::worker::reread::RecordReader;
@@ -57,6 +57,9 @@ pub const OTHERS: [[&str; PLACES.len()]; 2] = [["b", "c", "a"], ["a", "c", "b"]]
 
 /// Where letters matter most they take so many times longer than a request.
 const SLOW_LETTERS: u64 = 20;
+
+/// Records that are read ahead at once.
+const AHEAD_RECORDS: i64 = 4;
 
 /// Records that may wait between poll thread and partition task.
 const QUEUE_RECORDS: usize = 64;
@@ -186,13 +189,18 @@ impl RecordReader for Log {
 }
 
 impl AheadReader for Log {
-    fn read(&self, _: i32, from: i64, documents: usize) -> Option<Reading> {
-        let (scenario, end) = (self.world.scenario.clone(), self.world.end_of_log());
+    fn is_far_behind(&self, _: i32, _: i64, _: usize) -> Asking {
+        async { Ok(true) }.boxed()
+    }
+
+    fn read(&self, _: i32, mut found: LookAhead) -> Reading {
+        let scenario = self.world.scenario.clone();
+        let from = found.start();
+        let end = self.world.end_of_log().min(from + AHEAD_RECORDS);
         let way = scenario.setup.latency;
         let decoder = Decoder::new(self.location.clone(), Epoch::default(), 1 << 20);
-        let reading = async move {
+        async move {
             sleep(Duration::from_millis(way)).await;
-            let mut found = LookAhead::new(from, documents);
             for record in (from..end).filter_map(|offset| record_at(&scenario, offset)) {
                 if let Ok(write) = decoder.decode(record.raw(0), &mut Schemas::new())
                     && matches!(write.body, Body::Index { .. } | Body::Delete)
@@ -202,8 +210,8 @@ impl AheadReader for Log {
             }
             found.ended(end);
             Ok(found)
-        };
-        Some(reading.boxed())
+        }
+        .boxed()
     }
 }
 

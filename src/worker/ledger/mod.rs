@@ -233,17 +233,19 @@ impl Ledger {
         Ok(())
     }
 
-    /// What a reader ahead has found. Ignored while an earlier one is in use.
+    /// What a reader ahead has found, which may follow what was found before.
     pub fn look_ahead(&mut self, found: LookAhead) {
-        let is_late = self.next_offset.is_some_and(|next| found.is_over(next));
-        if self.look_ahead.is_none() && !is_late {
-            self.look_ahead = Some(Box::new(found));
+        let next = self.next_offset.unwrap_or(found.start());
+        match &mut self.look_ahead {
+            Some(ahead) if ahead.end() == found.start() => ahead.extend(found, next),
+            Some(_) => {}
+            None => self.look_ahead = (!found.is_over(next)).then(|| Box::new(found)),
         }
     }
 
-    /// Whether records are passed over for later ones.
-    pub fn looks_ahead(&self) -> bool {
-        self.look_ahead.is_some()
+    /// By what records are passed over for later ones.
+    pub fn ahead(&self) -> Option<&LookAhead> {
+        self.look_ahead.as_deref()
     }
 
     /// Whether anything of the document is unfinished.

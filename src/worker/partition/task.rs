@@ -16,7 +16,7 @@ use super::distributions::Distributions;
 use super::increments::{Increments, Sent};
 use super::key_check::KeyCheck;
 use super::load::PartitionLoad;
-use super::look_ahead::ReadAhead;
+use super::look_ahead::{ReadAhead, ReadAheadEvent};
 use super::maps::MapsInForce;
 use super::ownership::{ClaimChange, ClaimUpdate, Ownership};
 use super::pace::{Backlog, Now};
@@ -180,6 +180,7 @@ impl PartitionTask {
             if mode != Mode::Run {
                 self.distributions.flush();
             }
+            self.read_on();
             self.start_batch(mode);
             self.send_increment(mode);
             let takes_records = mode == Mode::Run && !self.is_stopped && !self.schema_wait.is_waiting();
@@ -194,7 +195,7 @@ impl PartitionTask {
                 () = self.batch_permit.granted() => {}
                 delivered = self.dead_letters.delivered() => self.dead_letter_delivered(&delivered),
                 read = self.rereads.read() => self.take_reread(read),
-                found = self.read_ahead.found() => self.take_found(found),
+                event = self.read_ahead.next() => self.look_ahead(event),
                 answer = self.source_fetches.answered() => self.take_fetched(answer),
                 (id, looked) = self.schema_wait.answered() => self.take_schema(id, looked),
                 seen = self.visibility.seen() => self.make_sweeps_due(&seen),
@@ -283,7 +284,9 @@ impl PartitionTask {
             is_memory_limit_reached: self.partition.meter.is_enough(self.ledger.bytes()),
             ..Backlog::of(&self.ledger, now.boot)
         };
-        self.batches.due_at(&backlog, mode, now)
+        let due = self.batches.due_at(&backlog, mode, now)?;
+        let held = self.read_ahead.held_until().filter(|_| mode == Mode::Run);
+        Some(held.map_or(due, |until| due.max(now.runtime_at(until))))
     }
 
     /// Whether a batch may be sent: the known maps are recent, and so is the confirmation of the claim by an owner
@@ -315,7 +318,7 @@ impl PartitionTask {
         report::batch(&self.partition.context.metrics, &self.metrics, number, documents, &settlement, took);
         self.batches.settled(&settlement);
         if settlement.made_progress() {
-            self.begin_to_read_ahead();
+            self.ask_how_much_waits();
         }
         self.send_undeliverable(settlement.undeliverable);
         self.send_rejected();
@@ -417,22 +420,44 @@ impl PartitionTask {
         self.update_held_bytes();
     }
 
-    /// Reads ahead if more waits than memory holds.
-    fn begin_to_read_ahead(&mut self) {
-        let is_far_behind = self.partition.meter.is_enough(self.ledger.bytes());
-        if is_far_behind
-            && !self.ledger.looks_ahead()
+    /// More may wait than memory holds: asks how much, to read it ahead.
+    fn ask_how_much_waits(&mut self) {
+        let is_memory_full = self.partition.meter.is_enough(self.ledger.bytes());
+        if is_memory_full
+            && self.ledger.ahead().is_none()
             && self.read_ahead.may_begin(self.now())
             && let Some(next) = self.ledger.next_offset()
         {
-            self.read_ahead.begin(next, self.partition.cache_share.of_one().get());
+            self.read_ahead.ask(next, self.partition.cache_share.of_one().get());
         }
     }
 
-    fn take_found(&mut self, found: Option<LookAhead>) {
-        self.read_ahead.settle(found.is_some(), self.now());
-        if let Some(found) = found {
-            self.ledger.look_ahead(found);
+    /// Reads on before what was read ahead is used up: otherwise each document would be written once for each read.
+    fn read_on(&mut self) {
+        if let (Some(ahead), Some(next)) = (self.ledger.ahead(), self.ledger.next_offset())
+            && ahead.runs_out(next)
+            && self.read_ahead.may_begin(self.now())
+        {
+            self.read_ahead.read_on(ahead.following());
+        }
+    }
+
+    fn look_ahead(&mut self, event: ReadAheadEvent) {
+        let now = self.now();
+        match event {
+            ReadAheadEvent::IsFarBehind => {
+                if let Some(next) = self.ledger.next_offset() {
+                    let documents = self.partition.cache_share.of_one().get();
+                    self.read_ahead.read(LookAhead::new(next, documents), now);
+                }
+            }
+            ReadAheadEvent::IsNear => self.read_ahead.is_near(now),
+            ReadAheadEvent::Found(found) => {
+                if let Some(found) = self.read_ahead.found(*found, now) {
+                    self.ledger.look_ahead(found);
+                }
+            }
+            ReadAheadEvent::Failed(error) => self.read_ahead.failed(&error, now),
         }
     }
 

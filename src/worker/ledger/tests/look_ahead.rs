@@ -37,7 +37,7 @@ fn only_the_last_whole_write_is_handed_out_and_the_watermark_waits_for_it() {
     assert_eq!(ledger.watermark(), Some(10), "a's records are owed");
 
     take(&mut ledger, index("a", 15));
-    assert!(!ledger.looks_ahead());
+    assert!(ledger.ahead().is_none());
     let batch = ledger.hand_out(10, usize::MAX, NOW);
     let fold = &batch[0].fold;
     assert!(matches!(fold.content, Content::Index { .. }));
@@ -48,6 +48,25 @@ fn only_the_last_whole_write_is_handed_out_and_the_watermark_waits_for_it() {
     let settled = settle(&mut ledger, batch, &Outcome::Done(Done::Indexed { moved: false }));
     assert_eq!((settled.indexed, settled.folded), (1, 3));
     assert_eq!((ledger.watermark(), ledger.bytes()), (Some(16), 0));
+}
+
+#[test]
+fn what_was_read_on_is_added_if_it_follows() {
+    let mut ledger = knowing(&[("a", 10), ("a", 12)], 13);
+    let mut following = ledger.ahead().unwrap().following();
+    following.found_whole(&id("a"), 14);
+    following.ended(15);
+    ledger.look_ahead(LookAhead::new(20, 100));
+    ledger.look_ahead(following);
+    assert_eq!(ledger.ahead().unwrap().end(), 15);
+    [10, 12].into_iter().for_each(|offset| take(&mut ledger, index("a", offset)));
+    assert_eq!((ledger.watermark(), ledger.documents()), (Some(10), 0), "both are owed");
+    take(&mut ledger, index("a", 14));
+    let batch = ledger.hand_out(10, usize::MAX, NOW);
+    assert_eq!(
+        (batch[0].fold.first, batch[0].fold.last, batch[0].fold.records),
+        (position(10), position(14), 3)
+    );
 }
 
 #[test]
@@ -88,5 +107,5 @@ fn a_read_that_comes_too_late_is_ignored() {
     let mut found = LookAhead::new(0, 100);
     found.ended(21);
     ledger.look_ahead(found);
-    assert!(!ledger.looks_ahead());
+    assert!(ledger.ahead().is_none());
 }

@@ -7,6 +7,7 @@ mod dead_letters;
 mod distribution;
 mod endings;
 mod increments;
+mod look_ahead;
 mod maps;
 mod offsets;
 mod owners;
@@ -188,6 +189,7 @@ struct RigOptions {
     /// That of an earlier owner of the partition.
     elastic: Option<Arc<MemoryElastic>>,
     moves: MovesConfig,
+    look_ahead: Option<Arc<dyn AheadReader>>,
 }
 
 impl Default for RigOptions {
@@ -203,6 +205,7 @@ impl Default for RigOptions {
             registry: None,
             elastic: None,
             moves: REALTIME,
+            look_ahead: None,
         }
     }
 }
@@ -272,7 +275,7 @@ impl Rig {
 
     fn build(options: RigOptions) -> Self {
         let RigOptions { batching, has_dead_letters, follows, counts, action, .. } = options;
-        let RigOptions { on_missing, refeed, registry, elastic, moves, .. } = options;
+        let RigOptions { on_missing, refeed, registry, elastic, moves, look_ahead, .. } = options;
         let (tally, counting) = counts.unzip();
         let rules = Rules { tally, on_missing, ..rules() };
         let elastic = elastic.unwrap_or_else(|| MemoryElastic::for_map(&rules.map));
@@ -337,7 +340,7 @@ impl Rig {
             refeed,
             distributor: distributor(&letters, &clock, &metrics, action),
             reread: kept_records.clone(),
-            look_ahead: None,
+            look_ahead,
             dead_letters: has_dead_letters.then(|| letters.clone() as Arc<dyn DeadLetterSink>),
             counting,
             load: None,

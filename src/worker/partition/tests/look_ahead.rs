@@ -1,0 +1,53 @@
+//! A partition far behind is read ahead.
+
+use super::*;
+use crate::core::look_ahead::LookAhead;
+use crate::worker::look_ahead::{Asking, Reading};
+
+/// Finds nothing, after this time.
+struct Nothing(Duration);
+
+impl AheadReader for Nothing {
+    fn is_far_behind(&self, _: i32, _: i64, _: usize) -> Asking {
+        async { Ok(true) }.boxed()
+    }
+
+    fn read(&self, _: i32, into: LookAhead) -> Reading {
+        let sleep = tokio::time::sleep(self.0);
+        sleep.map(|()| Ok(into)).boxed()
+    }
+}
+
+/// Has written one document, has another one, and is read ahead for so many seconds.
+async fn being_read_ahead(seconds: u64) -> Rig {
+    let reader = Arc::new(Nothing(Duration::from_secs(seconds)));
+    let mut rig = Rig::build(RigOptions { look_ahead: Some(reader), ..RigOptions::default() });
+    rig.meter.set_at_bound(Some(0));
+    rig.index(0, "a", 1, 0);
+    rig.until_watermark(1).await;
+    rig.index(1, "b", 1, 1);
+    rig.pass(Duration::from_millis(500)).await;
+    rig
+}
+
+#[tokio::test(start_paused = true)]
+async fn meanwhile_it_writes_nothing_for_ten_seconds_at_most() {
+    for (takes, held) in [(3, 3), (15, 10)] {
+        let began = TokioInstant::now();
+        let mut rig = being_read_ahead(takes).await;
+        rig.until_watermark(2).await;
+        let seconds = began.elapsed().as_secs();
+        assert!((held..=held + 1).contains(&seconds), "{seconds} s, where the read took {takes}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_drained_does_not_wait() {
+    let began = TokioInstant::now();
+    let mut rig = being_read_ahead(5).await;
+    assert_eq!(rig.published.watermark(), Some(1), "it waits");
+    rig.mode.send_replace(Mode::Drain);
+    rig.until_ended().await;
+    assert_eq!(rig.published.watermark(), Some(2));
+    assert!(began.elapsed() < Duration::from_secs(2));
+}
