@@ -51,3 +51,36 @@ async fn one_that_is_drained_does_not_wait() {
     assert_eq!(rig.published.watermark(), Some(2));
     assert!(began.elapsed() < Duration::from_secs(2));
 }
+
+/// Of twelve writes of `a`, finds four at a time.
+struct FourAtATime;
+
+impl AheadReader for FourAtATime {
+    fn is_far_behind(&self, _: i32, _: i64, _: usize) -> Asking {
+        async { Ok(true) }.boxed()
+    }
+
+    fn read(&self, _: i32, mut into: LookAhead) -> Reading {
+        let (from, id) = (into.start(), DocId::from_key(Some(b"a")).unwrap());
+        let end = (from + 4).min(13);
+        (from..end).for_each(|offset| into.found_whole(&id, offset));
+        into.ended(end);
+        async { Ok(into) }.boxed()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_read_on_before_that_is_used_up() {
+    let mut rig = Rig::build(RigOptions { look_ahead: Some(Arc::new(FourAtATime)), ..RigOptions::default() });
+    rig.meter.set_at_bound(Some(0));
+    rig.index(0, "b", 1, 0);
+    rig.until_watermark(1).await;
+    for offset in 1..13 {
+        rig.index(offset, "a", 1, offset);
+        rig.pass(Duration::from_millis(500)).await;
+    }
+    rig.until_watermark(13).await;
+    let counts = rig.counts();
+    assert_eq!((counts["indexed"], counts["folded"]), (2, 11), "once, not once for each read");
+    assert_eq!(rig.elastic.document("a"), Some(document(1, 12)));
+}
