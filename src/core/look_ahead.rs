@@ -20,6 +20,8 @@ const RARER: u32 = 3;
 const WORTH: u64 = 8;
 /// How many records for each document that is kept show whether more are worth it: if all were written in turn, each has come again.
 const TELLING: u64 = 3;
+/// One that is so long is not extended any more: offsets are counted from its start in 32 bits, which leaves room for a last read.
+const MAX_SPAN: i64 = 1 << 31;
 
 /// A document by two hashes of its id: two documents have the same with a probability of 2^-128.
 type Key = [u64; 2];
@@ -165,9 +167,16 @@ impl LookAhead {
 
     /// Adds what was found from the end on: later writes of the same documents supersede those that are still to come, too. Forgets
     /// writes below the next offset of which nothing is owed: they came before they were found.
+    ///
+    /// While this goes on, some document is always owed. So what is owed first is looked up here, or the watermark would wait for all.
     pub fn extend(&mut self, following: Self, next_offset: i64) {
         let start = self.start;
         self.documents.retain(|_, known| known.records > 0 || start + i64::from(known.last) >= next_offset);
+        let owed = self.documents.values().filter(|known| known.records > 0);
+        if let Some(first) = owed.min_by_key(|known| known.first) {
+            self.first_owed = start + i64::from(first.first);
+            self.owed_since = self.began.map(|began| began + Duration::from_millis(first.since.into()));
+        }
         for (key, found) in following.documents {
             let last = following.start - start + i64::from(found.last);
             let Ok(last) = u32::try_from(last) else { continue };
@@ -180,9 +189,10 @@ impl LookAhead {
         (self.read_from, self.end) = (following.start, following.end);
     }
 
-    /// Whether half of what was read last is used up, so that it is time to read on.
+    /// Whether it is time to read on: half of what was read last is used up.
     pub fn runs_out(&self, next_offset: i64) -> bool {
-        next_offset - self.read_from > (self.end - self.read_from) / 2
+        let is_half_used = next_offset - self.read_from > (self.end - self.read_from) / 2;
+        is_half_used && self.end - self.start < MAX_SPAN
     }
 
     /// Where reading ahead has begun.
@@ -436,6 +446,31 @@ mod tests {
         assert_eq!(pass(&mut ahead, "a", 7, true), owed(0, 2));
         assert_eq!(pass(&mut ahead, "c", 8, true), Passage::Take(None));
         assert!(!ahead.is_over(9) && ahead.is_over(10));
+    }
+
+    #[test]
+    fn each_time_it_is_read_on_the_watermark_may_follow_what_was_written() {
+        let mut ahead = LookAhead::new(0, 10);
+        [("a", 0), ("b", 1), ("a", 4), ("b", 5)]
+            .iter()
+            .for_each(|(name, at)| ahead.found_whole(&id(name), *at));
+        ahead.ended(6);
+        for (name, offset) in [("a", 0), ("b", 1)] {
+            assert_eq!(pass(&mut ahead, name, offset, true), Passage::PassOver);
+        }
+        assert!(matches!(pass(&mut ahead, "a", 4, true), Passage::Take(Some(_))));
+        assert_eq!((ahead.first_owed(), ahead.owed_since()), (Some(0), Some(at(0))), "not looked up");
+        let mut following = ahead.following();
+        following.found_whole(&id("b"), 7);
+        following.ended(8);
+        ahead.extend(following, 5);
+        assert_eq!((ahead.first_owed(), ahead.owed_since()), (Some(1), Some(at(1))));
+
+        let mut endless = LookAhead::new(0, 10);
+        endless.ended(MAX_SPAN - 1);
+        assert!(endless.runs_out(MAX_SPAN - 1));
+        endless.ended(MAX_SPAN);
+        assert!(!endless.runs_out(MAX_SPAN));
     }
 
     #[test]
