@@ -53,8 +53,8 @@ impl ReadAhead {
         Self { reader, partition, state: State::Idle(None), pause: PAUSE }
     }
 
-    /// Whether it is time to ask how much waits, or to read on.
-    pub(super) fn may_begin(&self, now: Instant) -> bool {
+    /// Whether it is time to ask how much waits.
+    pub(super) fn may_ask(&self, now: Instant) -> bool {
         let is_time =
             matches!(self.state, State::Idle(not_before) if not_before.is_none_or(|then| then <= now));
         self.reader.is_some() && is_time
@@ -112,13 +112,9 @@ impl ReadAhead {
         self.state = State::Idle(Some(now + SHORT_PAUSE));
     }
 
-    /// What was found, if anything, and if it is worth it.
+    /// What was found, if it is worth it.
     pub(super) fn found(&mut self, found: LookAhead, now: Instant) -> Option<LookAhead> {
         let (superseded, records) = (found.superseded(), found.end().abs_diff(found.start()));
-        if records == 0 {
-            self.is_near(now);
-            return None;
-        }
         let is_worth_it = found.is_worth_it(records);
         tracing::info!(partition = self.partition, records, superseded, is_worth_it, "read ahead");
         if is_worth_it {
@@ -174,9 +170,9 @@ mod tests {
 
     fn asking(writes: i64, is_long: bool) -> ReadAhead {
         let mut ahead = ReadAhead::new(Some(Arc::new(Log { writes, is_long })), 3);
-        assert!(ahead.next().now_or_never().is_none() && ahead.may_begin(NOW));
+        assert!(ahead.next().now_or_never().is_none() && ahead.may_ask(NOW));
         ahead.ask(10, 7);
-        assert!(!ahead.may_begin(NOW) && ahead.held_until().is_none(), "it goes on writing");
+        assert!(!ahead.may_ask(NOW) && ahead.held_until().is_none(), "it goes on writing");
         ahead
     }
 
@@ -186,13 +182,13 @@ mod tests {
             let mut ahead = asking(writes, true);
             assert!(matches!(ahead.next().now_or_never(), Some(ReadAheadEvent::IsFarBehind)));
             ahead.read(LookAhead::new(20, 7), NOW);
-            assert!(!ahead.may_begin(NOW) && ahead.held_until() == Some(NOW + MAX_HOLD));
+            assert!(!ahead.may_ask(NOW) && ahead.held_until() == Some(NOW + MAX_HOLD));
             let Some(ReadAheadEvent::Found(found)) = ahead.next().now_or_never() else {
                 panic!("nothing found")
             };
             assert_eq!(ahead.found(*found, NOW).is_some(), is_used, "{writes}");
             assert_eq!(ahead.held_until(), None);
-            assert_eq!((ahead.may_begin(NOW), ahead.may_begin(NOW + PAUSE)), (is_used, true));
+            assert_eq!((ahead.may_ask(NOW), ahead.may_ask(NOW + PAUSE)), (is_used, true));
         }
     }
 
@@ -201,14 +197,14 @@ mod tests {
         let mut ahead = asking(11, false);
         assert!(matches!(ahead.next().now_or_never(), Some(ReadAheadEvent::IsNear)));
         ahead.is_near(NOW);
-        assert!(!ahead.may_begin(NOW) && ahead.may_begin(NOW + SHORT_PAUSE));
+        assert!(!ahead.may_ask(NOW) && ahead.may_ask(NOW + SHORT_PAUSE));
         for pause in [PAUSE, PAUSE * 2, PAUSE * 4] {
             ahead.failed("no broker", NOW);
-            let at = [pause / 2, pause].map(|passed| ahead.may_begin(NOW + passed));
+            let at = [pause / 2, pause].map(|passed| ahead.may_ask(NOW + passed));
             assert_eq!(at, [false, true], "{pause:?}");
         }
         (0..9).for_each(|_| ahead.failed("no broker", NOW));
-        assert!(ahead.may_begin(NOW + MAX_PAUSE));
-        assert!(!ReadAhead::new(None, 3).may_begin(NOW));
+        assert!(ahead.may_ask(NOW + MAX_PAUSE));
+        assert!(!ReadAhead::new(None, 3).may_ask(NOW));
     }
 }

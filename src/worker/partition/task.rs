@@ -180,7 +180,7 @@ impl PartitionTask {
             if mode != Mode::Run {
                 self.distributions.flush();
             }
-            self.read_on();
+            self.look_ahead_further();
             self.start_batch(mode);
             self.send_increment(mode);
             let takes_records = mode == Mode::Run && !self.is_stopped && !self.schema_wait.is_waiting();
@@ -318,7 +318,7 @@ impl PartitionTask {
         report::batch(&self.partition.context.metrics, &self.metrics, number, documents, &settlement, took);
         self.batches.settled(&settlement);
         if settlement.made_progress() {
-            self.ask_how_much_waits();
+            self.look_ahead_if_memory_is_full();
         }
         self.send_undeliverable(settlement.undeliverable);
         self.send_rejected();
@@ -421,24 +421,28 @@ impl PartitionTask {
     }
 
     /// More may wait than memory holds: asks how much, to read it ahead.
-    fn ask_how_much_waits(&mut self) {
+    fn look_ahead_if_memory_is_full(&mut self) {
         let is_memory_full = self.partition.meter.is_enough(self.ledger.bytes());
         if is_memory_full
             && self.ledger.ahead().is_none()
-            && self.read_ahead.may_begin(self.now())
             && let Some(next) = self.ledger.next_offset()
         {
-            self.read_ahead.ask(next, self.partition.cache_share.of_one().get());
+            self.ask_how_much_waits(next);
         }
     }
 
-    /// Reads on before what was read ahead is used up: otherwise each document would be written once for each read.
-    fn read_on(&mut self) {
+    /// Asks in time how much waits after what was read ahead, to read on: otherwise each document would be written once for each read.
+    fn look_ahead_further(&mut self) {
         if let (Some(ahead), Some(next)) = (self.ledger.ahead(), self.ledger.next_offset())
             && ahead.runs_out(next)
-            && self.read_ahead.may_begin(self.now())
         {
-            self.read_ahead.read_on(ahead.following());
+            self.ask_how_much_waits(ahead.end());
+        }
+    }
+
+    fn ask_how_much_waits(&mut self, from: i64) {
+        if self.read_ahead.may_ask(self.now()) {
+            self.read_ahead.ask(from, self.partition.cache_share.of_one().get());
         }
     }
 
@@ -446,7 +450,9 @@ impl PartitionTask {
         let now = self.now();
         match event {
             ReadAheadEvent::IsFarBehind => {
-                if let Some(next) = self.ledger.next_offset() {
+                if let Some(ahead) = self.ledger.ahead() {
+                    self.read_ahead.read_on(ahead.following());
+                } else if let Some(next) = self.ledger.next_offset() {
                     let documents = self.partition.cache_share.of_one().get();
                     self.read_ahead.read(LookAhead::new(next, documents), now);
                 }

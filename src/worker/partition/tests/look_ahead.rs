@@ -53,14 +53,21 @@ async fn one_that_is_drained_does_not_wait() {
 }
 
 /// Of twelve writes of `a`, finds four at a time.
-struct FourAtATime;
+#[derive(Default)]
+struct FourAtATime {
+    /// Enough waits up to this offset.
+    far_until: i64,
+    reads: AtomicI64,
+}
 
 impl AheadReader for FourAtATime {
-    fn is_far_behind(&self, _: i32, _: i64, _: usize) -> Asking {
-        async { Ok(true) }.boxed()
+    fn is_far_behind(&self, _: i32, from: i64, _: usize) -> Asking {
+        let is_far = from <= self.far_until;
+        async move { Ok(is_far) }.boxed()
     }
 
     fn read(&self, _: i32, mut into: LookAhead) -> Reading {
+        self.reads.fetch_add(1, Ordering::SeqCst);
         let (from, id) = (into.start(), DocId::from_key(Some(b"a")).unwrap());
         let end = (from + 4).min(13);
         (from..end).for_each(|offset| into.found_whole(&id, offset));
@@ -69,9 +76,10 @@ impl AheadReader for FourAtATime {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn it_is_read_on_before_that_is_used_up() {
-    let mut rig = Rig::build(RigOptions { look_ahead: Some(Arc::new(FourAtATime)), ..RigOptions::default() });
+/// Writes `b`, and then twelve times `a`. Gives the number of reads, of documents written, and of records that were folded.
+async fn reads_and_writes(far_until: i64) -> (i64, i64, i64) {
+    let reader = Arc::new(FourAtATime { far_until, ..FourAtATime::default() });
+    let mut rig = Rig::build(RigOptions { look_ahead: Some(reader.clone()), ..RigOptions::default() });
     rig.meter.set_at_bound(Some(0));
     rig.index(0, "b", 1, 0);
     rig.until_watermark(1).await;
@@ -80,7 +88,13 @@ async fn it_is_read_on_before_that_is_used_up() {
         rig.pass(Duration::from_millis(500)).await;
     }
     rig.until_watermark(13).await;
-    let counts = rig.counts();
-    assert_eq!((counts["indexed"], counts["folded"]), (2, 11), "once, not once for each read");
     assert_eq!(rig.elastic.document("a"), Some(document(1, 12)));
+    let counts = rig.counts();
+    (reader.reads.load(Ordering::SeqCst), counts["indexed"], counts["folded"])
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_read_on_before_that_is_used_up_if_enough_waits() {
+    assert_eq!(reads_and_writes(11).await, (3, 2, 11), "written once, not once for each read");
+    assert_eq!(reads_and_writes(1).await, (1, 10, 3), "the rest as it comes");
 }
