@@ -241,18 +241,19 @@ impl Config {
         let kafka = &self.kafka;
         let mut all = Properties::default();
         // librdkafka fetches ahead of the poll thread: 64 MiB or 100,000 records by default, and each of them takes half a KiB
-        // besides; `[memory]` allows less. All partitions share one queue, except that one which is held back has its own. If one
-        // response fills it, the next fetch waits for `fetch.queue.backoff.ms` although the poll thread has emptied it long before
-        // (docs/performance.md, "Fetching").
+        // besides; `[memory]` allows less. All partitions share one queue, except that one which is held back has its own.
         all.set("queued.min.messages", "2000");
         all.set("queued.max.messages.kbytes", "1024");
         // Limits of one fetch response, and of one partition in it: 50 MiB and 1 MiB by default, several times that
         // decompressed. A larger batch of records is still delivered.
         all.set("fetch.max.bytes", "2097152");
         all.set("fetch.message.max.bytes", "131072");
-        // By default librdkafka checks a full queue again after a second, and a resumed partition misses the fetch in flight.
-        all.set("fetch.queue.backoff.ms", "5");
-        all.set("fetch.wait.max.ms", "100");
+        // When librdkafka checks a full queue again, by default after a second. One response fills it, and the poll thread empties it in
+        // one or two milliseconds (docs/performance.md, "Fetching").
+        all.set("fetch.queue.backoff.ms", "2");
+        // A broker gets one fetch at a time. One of partitions without new records alone waits so long, and others that have some wait
+        // for it; so does a resumed partition. An idle worker asks each broker that often.
+        all.set("fetch.wait.max.ms", "20");
         // The lag gauges live on it.
         all.set("statistics.interval.ms", "5000");
         all.extend(&kafka.properties);
