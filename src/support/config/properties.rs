@@ -462,6 +462,19 @@ mod tests {
     }
 
     #[test]
+    fn the_file_in_the_repository_names_the_default_of_each_free_setting() {
+        let file = include_str!("../../../config/geofold.toml");
+        let all = Config::default().consumer_properties();
+        let free: Vec<_> = all.iter().filter(|(key, _)| refusal_for_consumer(key).is_none()).collect();
+        assert_eq!(free.len(), 7);
+        for (key, value) in free {
+            let setting = format!("{key} = {value}");
+            let is_whole = |(_, rest): (&str, &str)| !rest.starts_with(|next: char| next.is_ascii_digit());
+            assert!(file.split_once(&setting).is_some_and(is_whole), "{setting}");
+        }
+    }
+
+    #[test]
     fn a_refusal_names_the_key_to_use_instead_or_the_reason() {
         assert!(refusal_for_consumer("group.id").unwrap().contains("kafka.group_id"));
         assert!(refusal_for_consumer("enable.auto.commit").unwrap().contains("durable"));
