@@ -104,7 +104,6 @@ fn world(options: &Options, template: PathBuf, database: Option<&OwnDatabase>) -
         ("batch", "max_dirty_age = \"5s\"".to_owned()),
         ("retry", "max_backoff = \"2s\"".to_owned()),
         ("shutdown", "revoke_timeout = \"2s\"".to_owned()),
-        ("kafka.properties", "\"fetch.wait.max.ms\" = 100".to_owned()),
     ];
     let config = config.into_iter().chain(tally::config(database)).collect();
     let world = World::alone(WorldOptions { partitions: options.partitions, config });

@@ -6,11 +6,7 @@ use crate::support::{Random, TIMEOUT, Truth, World, WorldOptions, random_events,
 
 fn come_and_go(test: &str, protocol: &[&str]) {
     let seed = seed(test);
-    let mut config = vec![
-        ("batch", "max_documents = 50".to_owned()),
-        // A slow start of each assignment would be most of the test.
-        ("kafka.properties", "\"fetch.wait.max.ms\" = 100".to_owned()),
-    ];
+    let mut config = vec![("batch", "max_documents = 50".to_owned())];
     config.extend(protocol.iter().map(|line| ("kafka", (*line).to_owned())));
     let world = World::new(WorldOptions { partitions: 6, config });
     let mut truth = Truth::new();
