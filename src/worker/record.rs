@@ -1,11 +1,8 @@
 //! An owned record, copied once out of librdkafka.
 
-use std::hash::{BuildHasher, Hash, Hasher};
-
-use ahash::RandomState;
 use bytes::Bytes;
 use rdkafka::Message;
-use rdkafka::message::{BorrowedMessage, Headers, OwnedHeaders};
+use rdkafka::message::{BorrowedMessage, Header, Headers, OwnedHeaders};
 
 use super::budget::RECORD_OVERHEAD_BYTES;
 use crate::base::headers::OP_HEADER;
@@ -35,7 +32,9 @@ pub struct Record {
 
 impl PartialEq for Record {
     fn eq(&self, other: &Self) -> bool {
-        self.offset == other.offset && self.digest() == other.digest()
+        self.offset == other.offset
+            && (&self.key, &self.value) == (&other.key, &other.value)
+            && self.all_headers().eq(other.all_headers())
     }
 }
 
@@ -58,23 +57,16 @@ impl Record {
 
     /// Memory cost in bytes.
     pub fn bytes(&self) -> usize {
-        let headers = self.headers.as_ref().map_or(0, |headers| {
-            headers.iter().map(|header| header.key.len() + header.value.map_or(0, <[u8]>::len) + 32).sum()
-        });
+        let header_bytes =
+            |header: Header<'_, &[u8]>| header.key.len() + header.value.map_or(0, <[u8]>::len) + 32;
         self.key.as_ref().map_or(0, Bytes::len)
             + self.value.as_ref().map_or(0, Bytes::len)
-            + headers
+            + self.all_headers().map(header_bytes).sum::<usize>()
             + RECORD_OVERHEAD_BYTES
     }
 
-    /// A digest of the whole record, to compare two records at one offset. Valid in this process only.
-    pub fn digest(&self) -> u64 {
-        let mut hasher = RandomState::with_seeds(0, 0, 0, 0).build_hasher();
-        (&self.key, &self.value).hash(&mut hasher);
-        for header in self.headers.iter().flat_map(Headers::iter) {
-            (header.key, header.value).hash(&mut hasher);
-        }
-        hasher.finish()
+    fn all_headers(&self) -> impl Iterator<Item = Header<'_, &[u8]>> {
+        self.headers.iter().flat_map(Headers::iter)
     }
 
     /// What decoding reads of it: a header that it needs is a field of [`RawRecord`].
@@ -90,7 +82,7 @@ impl Record {
 
     /// The value of the `geofold-op` header; [`OP_TWICE`], which is no operation, if there are several.
     pub fn op(&self) -> Option<&[u8]> {
-        let mut found = self.headers.as_ref()?.iter().filter(|header| header.key == OP_HEADER);
+        let mut found = self.all_headers().filter(|header| header.key == OP_HEADER);
         let first = found.next()?;
         if found.next().is_some() { Some(OP_TWICE) } else { first.value }
     }

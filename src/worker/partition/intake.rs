@@ -40,8 +40,8 @@ impl PartitionTask {
     }
 
     pub(super) fn take(&mut self, record: Record, now: Instant) {
-        let (offset, digest) = (record.offset, record.digest());
-        let is_after_gap = match self.sequence.order(offset, digest, self.ledger.next_offset()) {
+        let offset = record.offset;
+        let is_after_gap = match self.sequence.order(&record, self.ledger.next_offset()) {
             Order::Repeated => {
                 tracing::debug!(partition = self.partition.number, offset, "read twice in a row");
                 return self.partition.meter.dequeued(record.bytes());
@@ -62,7 +62,6 @@ impl PartitionTask {
             self.partition.meter.dequeued(record.bytes());
             return self.stop(Some(offset), &other.to_string());
         }
-        self.sequence.read(offset, digest);
         if is_after_gap {
             self.note_gap();
         }
@@ -75,17 +74,20 @@ impl PartitionTask {
         let cost = record.bytes();
         match self.partition.context.decoder.decode(record.raw(self.partition.number), &mut self.schemas) {
             Ok(write) => {
-                let Record { offset, key, value, headers } = record;
-                // Now: counting down their references waits for all stores before, and storing the write makes many.
-                drop((key, value));
-                self.traces.note(&write.id, headers.as_ref(), offset);
+                let offset = record.offset;
+                self.traces.note(&write.id, record.headers.as_ref(), offset);
+                // Drops the one before. Now: that waits for all stores so far, and storing the write makes many.
+                self.sequence.read(record);
                 let max_age = self.max_dirty_age();
                 if let Err(lost) = self.ledger.take_or_pass_over(write, max_age, now) {
                     self.stop(Some(offset), &lost.to_string());
                 }
                 self.send_rejected();
             }
-            Err(Undecoded::Bad(bad)) => self.refuse(record, &bad),
+            Err(Undecoded::Bad(bad)) => {
+                self.sequence.read(record.clone());
+                self.refuse(record, &bad);
+            }
             Err(Undecoded::Lacks(schema)) => return self.wait_for_schema(record, schema),
         }
         self.taken_bytes += cost;

@@ -3,13 +3,14 @@
 use super::key_check::KeyCheck;
 use crate::base::position::{Epoch, Position};
 use crate::io::kafka::partitioner::OtherPartitioner;
+use crate::worker::record::Record;
 
 /// The records read so far.
 pub(super) struct RecordSequence {
     epoch: Epoch,
     keys: KeyCheck,
-    /// Offset and digest of the last record read.
-    last_read: Option<(i64, u64)>,
+    /// To compare it with one that comes at the same offset.
+    last_read: Option<Record>,
     /// Offsets are missing between the committed and the read ones (compaction or transaction markers).
     saw_gap: bool,
     /// The committed position at assignment, if known.
@@ -35,10 +36,11 @@ impl RecordSequence {
     }
 
     /// Compares a record with the last one, and with the offset after it, if any was read.
-    pub(super) fn order(&self, offset: i64, digest: u64, next: Option<i64>) -> Order {
-        if self.last_read == Some((offset, digest)) {
+    pub(super) fn order(&self, record: &Record, next: Option<i64>) -> Order {
+        if self.last_read.as_ref() == Some(record) {
             return Order::Repeated;
         }
+        let offset = record.offset;
         match next {
             Some(next) if offset < next => Order::Backwards { next },
             next => Order::Next { is_after_gap: next.is_some_and(|next| offset > next) },
@@ -51,8 +53,8 @@ impl RecordSequence {
     }
 
     /// A record was read.
-    pub(super) fn read(&mut self, offset: i64, digest: u64) {
-        self.last_read = Some((offset, digest));
+    pub(super) fn read(&mut self, record: Record) {
+        self.last_read = Some(record);
     }
 
     /// Takes note of missing offsets. Whether they are the first of this assignment.
@@ -79,8 +81,14 @@ impl RecordSequence {
 
 #[cfg(test)]
 mod tests {
+    use rdkafka::message::{Header, OwnedHeaders};
+
     use super::*;
     use crate::support::config::Partitioner;
+
+    fn record(offset: i64, value: &'static str) -> Record {
+        Record { offset, key: Some("k".into()), value: Some(value.into()), headers: None }
+    }
 
     fn sequence() -> RecordSequence {
         RecordSequence::new(Epoch::default(), KeyCheck::new(Partitioner::Custom, 0, 1))
@@ -90,13 +98,28 @@ mod tests {
     fn only_the_last_record_may_come_twice() {
         let mut sequence = sequence();
         let next = |is_after_gap| Order::Next { is_after_gap };
-        assert_eq!(sequence.order(7, 1, None), next(false));
-        sequence.read(7, 1);
-        assert_eq!(sequence.order(7, 1, Some(8)), Order::Repeated);
-        assert_eq!(sequence.order(7, 2, Some(8)), Order::Backwards { next: 8 }, "another record");
-        assert_eq!(sequence.order(6, 1, Some(8)), Order::Backwards { next: 8 });
-        assert_eq!(sequence.order(8, 1, Some(8)), next(false));
-        assert_eq!(sequence.order(9, 1, Some(8)), next(true));
+        assert_eq!(sequence.order(&record(7, "a"), None), next(false));
+        sequence.read(record(7, "a"));
+        let order = |record: Record| sequence.order(&record, Some(8));
+        assert_eq!(order(record(7, "a")), Order::Repeated);
+        assert_eq!(order(record(6, "a")), Order::Backwards { next: 8 });
+        assert_eq!(order(record(8, "a")), next(false));
+        assert_eq!(order(record(9, "a")), next(true));
+
+        let header = |key| OwnedHeaders::new().insert(Header { key, value: Some("1") });
+        sequence.read(Record { headers: Some(header("a")), ..record(7, "a") });
+        let order = |record: Record| sequence.order(&record, Some(8));
+        assert_eq!(order(Record { headers: Some(header("a")), ..record(7, "a") }), Order::Repeated);
+        let others = [
+            record(7, "a"),
+            Record { headers: Some(header("b")), ..record(7, "a") },
+            Record { headers: Some(header("a")), ..record(7, "b") },
+            Record { headers: Some(header("a")), value: None, ..record(7, "a") },
+            Record { headers: Some(header("a")), key: None, ..record(7, "a") },
+        ];
+        for other in others {
+            assert_eq!(order(other.clone()), Order::Backwards { next: 8 }, "{other:?}");
+        }
     }
 
     #[test]
