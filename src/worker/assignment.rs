@@ -29,6 +29,9 @@ const QUEUE_RECORDS: usize = 1 << 20;
 /// record. Records never wait for a full chunk: every poll ends by handing all of them out.
 const PASSED_ON_AT_ONCE: usize = 128;
 
+/// Interval between two looks at where partitions end: librdkafka takes locks for each.
+const ENDS_INTERVAL: Duration = Duration::from_millis(50);
+
 /// Time for a cancelled task to end; it only has to reach its next await.
 const CANCEL_GRACE: Duration = Duration::from_millis(500);
 
@@ -123,6 +126,8 @@ pub struct Assignment {
     /// Ever held back: librdkafka does not release these by itself.
     ever_held: HashSet<i32, ahash::RandomState>,
     flow: Flow,
+    /// When the tasks were told last where their partitions end.
+    ends_told: Option<Instant>,
     /// Whether the worker is stopping: partitions of a later rebalance are not started.
     draining: bool,
 }
@@ -148,6 +153,7 @@ impl Assignment {
             left_paused: HashSet::default(),
             ever_held: HashSet::default(),
             flow: Flow::default(),
+            ends_told: None,
             draining: false,
         }
     }
@@ -263,13 +269,18 @@ impl Assignment {
         owned.suspended.is_some() || owned.meter.reached(self.limits, self.budget.held(), None).is_none()
     }
 
-    /// Hands out queued records; returns which partitions to stop reading, or to read again.
-    pub fn flow(&mut self, now: Instant) -> FlowControl {
+    /// Hands out queued records, and tells the tasks now and then where their partitions end, as known by `end_of`. Returns which
+    /// partitions to stop reading, or to read again.
+    pub fn flow(&mut self, now: Instant, end_of: impl Fn(i32) -> i64) -> FlowControl {
         if let Some(newer) = limits::newer(&mut self.followed) {
             self.limits = newer.memory;
             self.context.metrics.held_bytes_limit.set(level(newer.memory.total));
         }
         self.owned.values_mut().for_each(AssignedPartition::pass_on);
+        if self.ends_told.is_none_or(|told| now.saturating_duration_since(told) >= ENDS_INTERVAL) {
+            self.ends_told = Some(now);
+            self.owned.iter().for_each(|(&number, owned)| owned.published.set_end(end_of(number)));
+        }
         // Taken once: tasks change it meanwhile.
         let held_by_all = self.budget.held();
         let flow_of =
@@ -488,6 +499,12 @@ impl Assignment {
             end: owned.end,
         };
         self.owned.iter().map(status).collect()
+    }
+
+    /// What a partition that is owned shares with its task.
+    #[cfg(test)]
+    pub fn published(&self, number: i32) -> &Published {
+        &self.owned[&number].published
     }
 
     /// The partitions owned now.

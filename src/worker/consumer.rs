@@ -18,8 +18,8 @@ use super::assignment::Assignment;
 use super::record::Record;
 use crate::io::kafka::lost_brokers::LostBrokers;
 use crate::io::kafka::{
-    add_leader_epochs, commit_with_answer, hold_back, known_beginning, leader_epoch, let_through, login,
-    position, set_leader_epoch,
+    add_leader_epochs, commit_with_answer, hold_back, known_beginning, known_end, leader_epoch, let_through,
+    login, position, set_leader_epoch,
 };
 use crate::support::telemetry::events::{
     CommitFailed, Numbers, OffsetsCommitted, PartitionsAssigned, PartitionsRevoked,
@@ -548,7 +548,8 @@ fn look_for_trouble(consumer: &BaseConsumer<Context>, context: &Context) {
 
 /// Returns whether to poll nothing for a moment.
 fn set_flow(consumer: &BaseConsumer<Context>, context: &Context) -> bool {
-    let flow = context.assignment().flow(Instant::now());
+    let end_of = |partition| known_end(consumer, &context.topic, partition);
+    let flow = context.assignment().flow(Instant::now(), end_of);
     let report = |error: KafkaError| tracing::warn!(%error, "a partition could not be paused or resumed");
     for &partition in &flow.hold_back {
         tracing::debug!(partition, "held back");

@@ -170,7 +170,12 @@ pub fn add_leader_epochs<C: ConsumerContext>(
 
 /// A partition's first offset as the last answer with records has told, without asking; negative if none has.
 pub fn known_beginning<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &str, partition: i32) -> i64 {
-    native::known_beginning(consumer, topic, partition)
+    native::known_ends(consumer, topic, partition).0
+}
+
+/// A partition's end, open transactions included, as the last answer with records has told, without asking; negative if none has.
+pub fn known_end<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &str, partition: i32) -> i64 {
+    native::known_ends(consumer, topic, partition).1
 }
 
 /// Throttles a partition: redirects its fetched records to a queue that is not polled; when it is full
@@ -284,8 +289,19 @@ mod tests {
 
     use super::*;
 
+    const PATIENCE: Duration = Duration::from_secs(30);
+
     fn consumer(brokers: &str) -> BaseConsumer {
         ClientConfig::new().set("bootstrap.servers", brokers).set("group.id", "g").create().unwrap()
+    }
+
+    /// Records in the first partition of `documents`.
+    fn produce_ten(brokers: &str) {
+        let producer: BaseProducer = ClientConfig::new().set("bootstrap.servers", brokers).create().unwrap();
+        for _ in 0..10 {
+            producer.send(BaseRecord::<(), str>::to("documents").partition(0).payload("{}")).unwrap();
+        }
+        producer.flush(PATIENCE).unwrap();
     }
 
     #[test]
@@ -323,17 +339,9 @@ mod tests {
     #[test]
     fn throttled_records_arrive_after_unthrottle_and_reassignment() {
         const AT_ONCE: Duration = Duration::from_millis(300);
-        const PATIENCE: Duration = Duration::from_secs(30);
         let cluster = MockCluster::new(1).unwrap();
         cluster.create_topic("documents", 1, 1).unwrap();
         let brokers = cluster.bootstrap_servers();
-        let producer: BaseProducer = ClientConfig::new().set("bootstrap.servers", &brokers).create().unwrap();
-        let produce = || {
-            for _ in 0..10 {
-                producer.send(BaseRecord::<(), str>::to("documents").payload("{}")).unwrap();
-            }
-            producer.flush(PATIENCE).unwrap();
-        };
         let consumer = consumer(&brokers);
         let assign = |offset| {
             let mut list = TopicPartitionList::new();
@@ -351,11 +359,11 @@ mod tests {
         };
         let read = |offsets: Range<i64>| offsets.for_each(|offset| assert_eq!(next(), Some(offset)));
 
-        produce();
+        produce_ten(&brokers);
         assign(0);
         read(0..10);
         assert!(hold_back(&consumer, "documents", 0));
-        produce();
+        produce_ten(&brokers);
         assert_eq!(poll(AT_ONCE), None);
         assert!(let_through(&consumer, "documents", 0));
         read(10..20);
@@ -366,6 +374,24 @@ mod tests {
         assert_eq!(poll(AT_ONCE), None, "librdkafka leaves it to us");
         assert!(let_through(&consumer, "documents", 0));
         read(5..20);
+    }
+
+    #[test]
+    fn where_a_partition_begins_and_ends_is_known_once_it_is_read() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("documents", 1, 1).unwrap();
+        let brokers = cluster.bootstrap_servers();
+        produce_ten(&brokers);
+        let consumer = consumer(&brokers);
+        let ends = || [known_beginning, known_end].map(|known| known(&consumer, "documents", 0));
+        assert!(ends().iter().all(|offset| *offset < 0), "{:?}", ends());
+        let mut from_the_sixth = TopicPartitionList::new();
+        from_the_sixth.add_partition_offset("documents", 0, Offset::Offset(5)).unwrap();
+        consumer.assign(&from_the_sixth).unwrap();
+        let record = std::iter::repeat_with(|| consumer.poll(PATIENCE)).flatten().next();
+        assert_eq!(record.map(|record| record.unwrap().offset()), Some(5));
+        assert_eq!(ends(), [0, 10]);
+        assert!(known_end(&consumer, "documents", 1) < 0 && known_end(&consumer, "d\0", 0) < 0);
     }
 
     #[test]

@@ -110,14 +110,14 @@ pub(super) fn set_leader_epoch(list: &TopicPartitionList, topic: &str, partition
     }
 }
 
-/// The first offset of a partition that librdkafka knows; negative if unknown. Sends no request.
-pub(super) fn known_beginning<C: ConsumerContext>(
+/// The first offset of a partition that librdkafka knows, and the end; negative if unknown. Sends no request.
+pub(super) fn known_ends<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topic: &str,
     partition: i32,
-) -> i64 {
+) -> (i64, i64) {
     let (mut low, mut high) = (-1, -1);
-    let Ok(name) = CString::new(topic) else { return low };
+    let Ok(name) = CString::new(topic) else { return (low, high) };
     // SAFETY: the client is alive while `consumer` is borrowed, the name is terminated, and both numbers may be written to.
     unsafe {
         sys::rd_kafka_get_watermark_offsets(
@@ -128,7 +128,7 @@ pub(super) fn known_beginning<C: ConsumerContext>(
             &mut high,
         );
     }
-    low
+    (low, high)
 }
 
 /// A copy of headers, in which a name that is not valid UTF-8 has replacement characters.

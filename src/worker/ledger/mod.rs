@@ -405,6 +405,12 @@ impl Ledger {
         self.dirty.pending().next().map(|entry| entry.value.since)
     }
 
+    /// Offsets read from the oldest document not handed out on.
+    pub fn read_since_pending(&self) -> u64 {
+        let read = self.next_offset.zip(self.dirty.lowest_pending()).map(|(next, first)| next - first);
+        read.and_then(|read| u64::try_from(read).ok()).unwrap_or(0)
+    }
+
     /// The offset after the last record read.
     pub fn next_offset(&self) -> Option<i64> {
         self.next_offset

@@ -14,6 +14,10 @@ use crate::worker::limits::Batching;
 /// Maximum time that due sweeps wait to be batched.
 const MAX_SWEEP_LINGER: Duration = Duration::from_secs(1);
 
+/// Interval of the shared tick for partitions that are behind, unless `batch.linger` is longer: what is read meanwhile is folded, and
+/// a state that is old already need not be written soon.
+const LINGER_BEHIND: Duration = Duration::from_secs(1);
+
 /// One moment on both clocks: entries are dated by the boot-time clock, and the runtime waits by its own.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Now {
@@ -41,6 +45,10 @@ pub(super) struct Backlog {
     pub bytes: usize,
     /// When the oldest pending document became dirty.
     pub pending_since: Option<Instant>,
+    /// Offsets read from the oldest pending document on.
+    pub read: u64,
+    /// Offsets to be read, as far as is known.
+    pub unread: u64,
     /// When the next sweep is due.
     pub next_sweep: Option<Instant>,
     /// When the next entry outside the dirty set is due.
@@ -63,12 +71,21 @@ impl Backlog {
             pending: ledger.pending(),
             bytes: ledger.bytes(),
             pending_since: ledger.pending_since(),
+            read: ledger.read_since_pending(),
             next_sweep: ledger.next_sweep(),
             next_retry: ledger.next_retry(),
             has_unanswered: ledger.has_unanswered(),
             has_due_work: ledger.has_due_work(now) || ledger.has_due_sweeps(now),
             ..Self::default()
         }
+    }
+
+    /// How long a pending document waits for others: longer if what is unread takes longer than that to read, as fast as since then.
+    fn linger(&self, batching: &Batching, now: Instant) -> Duration {
+        let longer = LINGER_BEHIND.min(batching.max_dirty_age / 2).max(batching.linger);
+        let spent = self.pending_since.map_or(Duration::ZERO, |since| now.since(since));
+        let is_behind = self.unread as f64 * spent.as_secs_f64() > self.read as f64 * longer.as_secs_f64();
+        if is_behind { longer } else { batching.linger }
     }
 
     /// Whether a batch starts without waiting for the linger tick.
@@ -111,7 +128,7 @@ impl BatchPace {
         let at_once = backlog.is_urgent(mode, batching).then_some(now.runtime);
         // Partitions flush on a shared tick so that small writes share requests (`elastic::rounds::BulkQueue`).
         let tick = |since: Instant, interval| now.runtime_at(since.next_of(interval));
-        let lingered = backlog.pending_since.map(|since| tick(since, batching.linger));
+        let lingered = backlog.pending_since.map(|since| tick(since, backlog.linger(batching, now.boot)));
         // Sweeps hold the watermark, so they wait less than a long configured linger.
         let swept = backlog.next_sweep.map(|due| tick(due, batching.linger.min(MAX_SWEEP_LINGER)));
         let unanswered = self.again_at.filter(|_| backlog.has_unanswered);
@@ -197,6 +214,34 @@ mod tests {
         assert_eq!(due_in(Backlog { bytes: 1_000, ..dirty.clone() }), Some(0));
         assert_eq!(due_in(Backlog { is_memory_limit_reached: true, ..dirty.clone() }), Some(0));
         assert_eq!(due_in(Backlog { next_sweep: Some(at(13)), ..dirty }), Some(2), "a tick of one second");
+    }
+
+    #[test]
+    fn who_cannot_catch_up_within_a_second_waits_so_long() {
+        let behind = |unread, linger, max_dirty_age| {
+            let batching = Batching {
+                linger: Duration::from_millis(linger),
+                max_dirty_age: Duration::from_millis(max_dirty_age),
+                ..BATCHING
+            };
+            // 100 offsets in half a second.
+            let since = Some(Instant::from_start(Duration::from_millis(11_500)));
+            let backlog =
+                Backlog { pending: 1, pending_since: since, read: 100, unread, ..Backlog::default() };
+            backlog.linger(&batching, at(12)).as_millis()
+        };
+        assert_eq!(
+            [0, 200, 201, u64::MAX].map(|unread| behind(unread, 200, 10_000)),
+            [200, 200, 1_000, 1_000]
+        );
+        assert_eq!(
+            [100, 101].map(|unread| behind(unread, 200, 1_000)),
+            [200, 500],
+            "half of the age that is allowed"
+        );
+        assert_eq!(behind(u64::MAX, 700, 1_000), 700, "a longer one stays");
+        let nothing = Backlog { unread: 1_000, ..Backlog::default() };
+        assert_eq!(nothing.linger(&BATCHING, at(12)), BATCHING.linger);
     }
 
     #[test]

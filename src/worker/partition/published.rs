@@ -24,6 +24,7 @@ pub struct Published {
     known: watch::Sender<KnownOffsets>,
     watermark: AtomicI64,
     committed: AtomicI64,
+    end: AtomicI64,
     drained: AtomicBool,
 }
 
@@ -36,6 +37,7 @@ impl Published {
             known: watch::Sender::default(),
             watermark: AtomicI64::new(Self::NONE),
             committed: AtomicI64::new(Self::NONE),
+            end: AtomicI64::new(Self::NONE),
             drained: AtomicBool::new(false),
         })
     }
@@ -65,6 +67,17 @@ impl Published {
     pub fn committed(&self) -> Option<i64> {
         let offset = self.committed.load(Ordering::Acquire);
         (offset != Self::NONE).then_some(offset)
+    }
+
+    /// The broker said that the partition ends here.
+    pub fn set_end(&self, offset: i64) {
+        self.end.store(offset, Ordering::Relaxed);
+    }
+
+    /// How many offsets from `next` on the partition has, as far as is known. They may be of open transactions.
+    pub(super) fn unread(&self, next: i64) -> u64 {
+        let unread = self.end.load(Ordering::Relaxed).saturating_sub(next);
+        u64::try_from(unread).unwrap_or(0)
     }
 
     /// Updates the offset information. Set [`KnownOffsets::read_to`] only after all records below it are queued.

@@ -20,6 +20,11 @@ fn assignment_within(
     Assignment::new(rig.context.clone(), handle, budget, limits, cached_placements)
 }
 
+/// No end is known.
+fn flow(assignment: &mut Assignment, now: Instant) -> FlowControl {
+    assignment.flow(now, |_| -1)
+}
+
 /// Two may be held back.
 const FOR_TWO: MemoryLimits = MemoryLimits { total: 1 << 40, per_partition: 4 << 20 };
 
@@ -52,19 +57,22 @@ async fn as_many_are_held_back_as_memory_allows_and_the_others_are_paused() {
     for number in 1..=5 {
         fill(&mut assignment, number, 0);
     }
-    let stopped = assignment.flow(Instant::now());
+    let stopped = flow(&mut assignment, Instant::now());
     assert_eq!((stopped.hold_back.len(), stopped.pause.len()), (2, 3), "{stopped:?}");
     assert_eq!(sorted([&stopped.hold_back[..], &stopped.pause].concat()), [1, 2, 3, 4, 5]);
-    assert_eq!(assignment.flow(Instant::now()), FlowControl::default(), "each is told once");
+    assert_eq!(flow(&mut assignment, Instant::now()), FlowControl::default(), "each is told once");
 
     tokio::time::sleep(Duration::from_secs(60)).await;
-    let read_again = assignment.flow(Instant::now());
+    let read_again = flow(&mut assignment, Instant::now());
     assert_eq!(sorted(read_again.let_through), sorted(stopped.hold_back));
     assert_eq!(sorted(read_again.resume), sorted(stopped.pause));
 
     // Those that were let through hold nothing back any longer.
     fill(&mut assignment, 1, 5);
-    assert_eq!(assignment.flow(Instant::now()), FlowControl { hold_back: vec![1], ..FlowControl::default() });
+    assert_eq!(
+        flow(&mut assignment, Instant::now()),
+        FlowControl { hold_back: vec![1], ..FlowControl::default() }
+    );
 }
 
 /// Any partition may take all memory. Eight may be held back.
@@ -84,14 +92,14 @@ async fn without_memory_nothing_is_polled_if_not_all_can_be_held_back() {
     let mut assignment = assignment_without_memory(&rig, 9);
     let began = Instant::now();
     let wait = FlowControl { wait: true, ..FlowControl::default() };
-    assert_eq!(assignment.flow(began), wait);
+    assert_eq!(flow(&mut assignment, began), wait);
     let statuses = assignment.statuses();
     assert!(statuses.iter().all(|status| status.paused), "no partition is read: {statuses:?}");
-    assert_eq!(assignment.flow(began + Duration::from_millis(999)), wait);
+    assert_eq!(flow(&mut assignment, began + Duration::from_millis(999)), wait);
 
     tokio::time::sleep(Duration::from_secs(60)).await;
     let later = began + Duration::from_secs(60);
-    assert_eq!(assignment.flow(later), FlowControl::default(), "memory is free again");
+    assert_eq!(flow(&mut assignment, later), FlowControl::default(), "memory is free again");
     assert!(assignment.statuses().iter().all(|status| !status.paused));
 }
 
@@ -104,13 +112,13 @@ async fn without_memory_nothing_is_polled_until_a_quarter_is_free() {
     let work = Meter::new(budget);
     work.set_folded(FOR_ALL.total);
     let began = Instant::now();
-    assert!(assignment.flow(began).wait);
+    assert!(flow(&mut assignment, began).wait);
     work.set_folded(FOR_ALL.total / 4 * 3);
-    assert!(assignment.flow(began).wait, "a byte less than a quarter is free");
+    assert!(flow(&mut assignment, began).wait, "a byte less than a quarter is free");
     work.set_folded(FOR_ALL.total / 4 * 3 - 1);
-    assert_eq!(assignment.flow(began), FlowControl::default());
+    assert_eq!(flow(&mut assignment, began), FlowControl::default());
     work.set_folded(FOR_ALL.total - 1);
-    assert_eq!(assignment.flow(began), FlowControl::default(), "all of it may be used");
+    assert_eq!(flow(&mut assignment, began), FlowControl::default(), "all of it may be used");
 }
 
 #[tokio::test(start_paused = true)]
@@ -118,9 +126,9 @@ async fn a_worker_that_stops_does_not_wait_for_memory() {
     let rig = Rig::start();
     let mut assignment = assignment_without_memory(&rig, 9);
     let began = Instant::now();
-    assert!(assignment.flow(began).wait);
+    assert!(flow(&mut assignment, began).wait);
     assignment.drain();
-    assert_eq!(assignment.flow(began).pause.len(), 9, "none is held back");
+    assert_eq!(flow(&mut assignment, began).pause.len(), 9, "none is held back");
 }
 
 #[tokio::test(start_paused = true)]
@@ -138,4 +146,20 @@ async fn assigned_partitions_share_the_placement_cache() {
     assert_eq!(share.of_one().get(), TOTAL / 20);
     let _ = assignment.assign(&(201..=500).map(|number| (number, None)).collect::<Vec<_>>());
     assert_eq!(share.of_one().get(), 1, "more partitions than placements");
+}
+
+#[tokio::test(start_paused = true)]
+async fn tasks_are_told_now_and_then_where_their_partitions_end() {
+    let rig = Rig::start();
+    let mut assignment = assignment(&rig, FOR_ALL, 1000);
+    let _ = assignment.assign(&[(1, Some(0)), (2, Some(0))]);
+    let began = Instant::now();
+    let unread = |assignment: &Assignment| [1, 2].map(|number| assignment.published(number).unread(90));
+    assert_eq!(unread(&assignment), [0, 0]);
+    for (later, ends, expected) in
+        [(0, 95, [6, 7]), (49, 195, [6, 7]), (50, 195, [106, 107]), (100, -2, [0, 0])]
+    {
+        assignment.flow(began + Duration::from_millis(later), |number| ends + i64::from(number));
+        assert_eq!(unread(&assignment), expected, "after {later} ms");
+    }
 }

@@ -41,6 +41,35 @@ async fn document_is_written_at_the_shared_linger_tick() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn partition_that_is_behind_waits_for_the_tick_of_a_second() {
+    let began = TokioInstant::now();
+    let mut rig = Rig::start();
+    rig.index(0, "a", 1, 0);
+    rig.until_watermark(1).await;
+    // So much waits, 100 ms after one record, that reading it takes longer.
+    rig.published.set_end(1_000);
+    for (offset, comes_at) in (1..).zip([1_110, 1_390, 1_810]) {
+        sleep_until(began + Duration::from_millis(comes_at)).await;
+        rig.index(offset, "a", 1, offset);
+    }
+    let calls = rig.elastic.calls();
+    sleep_until(began + Duration::from_millis(1_998)).await;
+    assert_eq!(rig.elastic.calls(), calls, "too early");
+    rig.until_watermark(4).await;
+    assert!(began.elapsed() < Duration::from_millis(2_050), "{:?}", began.elapsed());
+
+    sleep_until(began + Duration::from_millis(3_110)).await;
+    rig.index(4, "a", 1, 4);
+    sleep_until(began + Duration::from_millis(3_500)).await;
+    let calls = rig.elastic.calls();
+    rig.published.set_end(5);
+    rig.index(5, "a", 1, 5);
+    rig.until_watermark(6).await;
+    assert!(rig.elastic.calls() > calls, "it waited while it was behind");
+    assert!(began.elapsed() < Duration::from_millis(3_550), "{:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn full_batch_does_not_wait() {
     let linger = Duration::from_secs(3600);
     let mut rig = Rig::with(Batching { max_documents: 3, linger, ..batching() });
