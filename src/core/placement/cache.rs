@@ -193,25 +193,26 @@ impl PlacementCache {
         Some(entry.known())
     }
 
-    /// Caches a placement just read, unless it is outdated.
-    pub fn put_read(&mut self, id: &DocId, known: KnownPlacement) {
-        self.put_as(id, known, false);
+    /// Caches a placement just read, unless it is outdated. Returns where.
+    pub fn put_read(&mut self, id: &DocId, known: KnownPlacement) -> Option<CacheSlot> {
+        self.put_as(id, known, false)
     }
 
-    /// Caches a placement just written.
-    pub fn put(&mut self, id: &DocId, known: KnownPlacement) {
-        self.put_as(id, known, true);
+    /// The same for one just written.
+    pub fn put(&mut self, id: &DocId, known: KnownPlacement) -> Option<CacheSlot> {
+        self.put_as(id, known, true)
     }
 
-    fn put_as(&mut self, id: &DocId, known: KnownPlacement, is_changed: bool) {
+    fn put_as(&mut self, id: &DocId, known: KnownPlacement, is_changed: bool) -> Option<CacheSlot> {
         if known.outdated {
-            return;
+            return None;
         }
         if let Some(number) = self.find(id) {
             let entry = &mut self.entries[number as usize];
             entry.is_used = true;
             entry.is_changed |= is_changed;
-            return entry.set(known);
+            entry.set(known);
+            return Some(CacheSlot(number));
         }
         if self.len() >= self.capacity {
             self.make_room(self.len());
@@ -222,7 +223,7 @@ impl PlacementCache {
         let mut entry =
             Entry { id, pos, stamp, shard, partition, at_least, rare, is_used: false, is_changed };
         entry.set(known);
-        self.insert(entry);
+        Some(self.insert(entry))
     }
 
     /// The known lower bounds for `id`, even after its placement was forgotten.
@@ -285,7 +286,7 @@ impl PlacementCache {
     }
 
     /// Adds an entry for a new id.
-    fn insert(&mut self, entry: Entry) {
+    fn insert(&mut self, entry: Entry) -> CacheSlot {
         let hash = self.hasher.hash_one(entry.id.as_slice());
         #[expect(
             clippy::cast_possible_truncation,
@@ -294,6 +295,7 @@ impl PlacementCache {
         let number = self.entries.insert(entry) as u32;
         let rehash = |number: &u32| self.hasher.hash_one(self.entries[*number as usize].id.as_slice());
         self.places.insert_unique(hash, number, rehash);
+        CacheSlot(number)
     }
 
     /// Drops the first of these slots' entries that was not used since the hand came by. The next entry gets its slot.
@@ -447,7 +449,8 @@ mod tests {
                     }
                     _ => {
                         let known = known(random.below(1_000));
-                        cache.put(&id, known.clone());
+                        let slot = cache.put(&id, known.clone());
+                        assert_eq!(slot, cache.slot(&id), "seed {seed}, step {step}");
                         let (pos, version) = (known.placement.pos, known.at_least);
                         if let Some(entry) = model.find(&id) {
                             let version = entry.floor.version.max(version);

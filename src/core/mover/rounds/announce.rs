@@ -10,7 +10,7 @@ use crate::core::mover::{
     AffectedShards, CONFIRMED_COPY, Carry, Clear, Done, Entry, NOT_NEW, Outcome, Refusal, RetryState,
     STALE_COPY, Sweep, UNANSWERED,
 };
-use crate::core::placement::{CacheSlot, KnownPlacement, Placement};
+use crate::core::placement::{KnownPlacement, Placement};
 
 /// A placement about to be written.
 #[derive(Debug, Clone)]
@@ -50,8 +50,8 @@ impl Ahead {
             }
             BulkOutcome::Done { stamp: Some(stamp) } => {
                 let known = KnownPlacement::new(placement, stamp);
-                batch.state.cache.put(&entry.id, known.clone());
-                return Some(Placed { entry, known, task });
+                let slot = batch.state.cache.put(&entry.id, known.clone());
+                return Some(Placed { entry, known, task, slot });
             }
             // Perhaps our own write, executed by a request whose answer was lost: the fresh read finds and resumes
             // it.
@@ -83,8 +83,7 @@ impl Ahead {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Announced {
     pub(super) ahead: Vec<Ahead>,
-    /// With where their placements are cached, if they were found there.
-    pub(super) in_place: Vec<(Placed, Option<CacheSlot>)>,
+    pub(super) in_place: Vec<Placed>,
     pub(super) ready: Vec<Placed>,
     pub(super) confirming: Vec<Confirming>,
 }
@@ -161,7 +160,7 @@ impl Announce {
             guard: ahead.guard(),
             source: ahead.placement.stored(&ahead.entry.id),
         }));
-        ops.extend(in_place.iter().filter_map(|(placed, _)| placed.document()));
+        ops.extend(in_place.iter().filter_map(Placed::document));
         ops.extend(self.clears.iter().map(|clear| BulkOp::Index {
             index: Index::Placements,
             id: clear.id.clone(),
@@ -183,13 +182,13 @@ impl Announce {
         for (ahead, answer) in announced.ahead.into_iter().zip(answers.by_ref()) {
             placed.extend(ahead.answered(answer, &mut batch));
         }
-        for ((in_place, slot), answer) in announced.in_place.iter().zip(answers.as_slice()) {
+        for (in_place, answer) in announced.in_place.iter().zip(answers.as_slice()) {
             if matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::Conflict) {
-                batch.saw(&in_place.entry, *slot);
+                batch.saw(in_place);
             }
         }
         let mut refused = Vec::new();
-        for ((in_place, _), answer) in announced.in_place.into_iter().zip(answers.by_ref()) {
+        for (in_place, answer) in announced.in_place.into_iter().zip(answers.by_ref()) {
             refused.extend(in_place.answered_in_place(answer, &mut batch));
         }
         for (clear, answer) in clears.into_iter().zip(answers.by_ref()) {

@@ -29,7 +29,7 @@ impl CleanUp {
     /// An entry is done once its document is written; its sweep is tracked separately.
     pub(super) fn new(mut batch: BatchState, written: Vec<Placed>, set_backs: Vec<SetBack>) -> Self {
         let mut sweeping = Vec::with_capacity(written.len());
-        for Placed { entry, known, task } in written {
+        for Placed { entry, known, task, .. } in written {
             let Some(sweep) = Sweep::after(&entry, &known, task.sweep_at) else {
                 let (id, touched) = (entry.id.clone(), AffectedShards::by(&known));
                 batch.done(entry, task.then, &known.placement.versions, touched);

@@ -49,10 +49,11 @@ impl BatchState {
         self.settle(entry, outcome, touched);
     }
 
-    /// A copy at the entry's position exists; `slot`: where its placement was found in the cache.
-    fn saw(&mut self, entry: &Entry, slot: Option<CacheSlot>) {
-        let (id, version, cache) = (&entry.id, entry.fold.last, &mut self.state.cache);
-        match slot {
+    /// A copy at the entry's position exists.
+    fn saw(&mut self, placed: &Placed) {
+        let (id, version) = (&placed.entry.id, placed.entry.fold.last);
+        let cache = &mut self.state.cache;
+        match placed.slot {
             Some(slot) => cache.saw_at(slot, id, version),
             None => cache.saw(id, version),
         }
@@ -83,10 +84,12 @@ struct Placed {
     entry: Entry,
     known: KnownPlacement,
     task: WriteTask,
+    /// Where its placement is cached, if it is.
+    slot: Option<CacheSlot>,
 }
 
 // Each partition has a batch of thousands of these at a time. The smaller they are, the more of them stay in the CPU's caches.
-const _: () = assert!(size_of::<Entry>() <= 40 && size_of::<Placed>() <= 240 && size_of::<Settled>() <= 104);
+const _: () = assert!(size_of::<Entry>() <= 40 && size_of::<Placed>() <= 248 && size_of::<Settled>() <= 104);
 
 impl Placed {
     /// Whether there is a document to write.

@@ -17,7 +17,7 @@ use crate::core::placement::{CacheSlot, KnownPlacement, Placement, PlacementFloo
 /// How an entry's placement is known, or known to be missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum KnownBy {
-    Cache(CacheSlot),
+    Cache,
     Read,
     /// It is taken to be missing. Creating it will show.
     Guess,
@@ -29,6 +29,8 @@ struct Reading {
     entry: Entry,
     known: Option<KnownPlacement>,
     by: KnownBy,
+    /// Where the placement is cached, if it is.
+    slot: Option<CacheSlot>,
     /// Where copies are read: each is one of the round's gets.
     shards: Vec<ShardId>,
 }
@@ -36,7 +38,7 @@ struct Reading {
 impl Reading {
     fn new(state: &MoverState, entry: Entry, known: Option<KnownPlacement>, by: KnownBy) -> Self {
         let shards = copies_needed(state, &entry, known.as_ref());
-        Self { entry, known, by, shards }
+        Self { entry, known, by, slot: None, shards }
     }
 }
 
@@ -64,7 +66,8 @@ impl ReadPlacements {
             match slot.and_then(|slot| Some((slot, state.cache.get_at(slot)?))) {
                 Some((slot, known)) => {
                     state.lookups.hits += 1;
-                    readings.push(Reading::new(&state, entry, Some(known), KnownBy::Cache(slot)));
+                    let reading = Reading::new(&state, entry, Some(known), KnownBy::Cache);
+                    readings.push(Reading { slot: Some(slot), ..reading });
                 }
                 None => {
                     state.lookups.misses += 1;
@@ -105,8 +108,9 @@ impl ReadPlacements {
                     Ok(placement) => {
                         let floor = batch.state.cache.floor(&entry.id);
                         let known = KnownPlacement::new(placement, found.stamp).above(floor);
-                        batch.state.cache.put_read(&entry.id, known.clone());
-                        readings.push(Reading::new(&batch.state, entry, Some(known), KnownBy::Read));
+                        let slot = batch.state.cache.put_read(&entry.id, known.clone());
+                        let reading = Reading::new(&batch.state, entry, Some(known), KnownBy::Read);
+                        readings.push(Reading { slot, ..reading });
                     }
                     Err(error) => {
                         tracing::error!(
@@ -187,7 +191,7 @@ impl ReadDocuments {
             ..Announced::default()
         };
         for reading in readings {
-            let Reading { entry, known, by, shards } = reading;
+            let Reading { entry, known, by, slot, shards } = reading;
             let answers = answers.by_ref().inspect(|answer| {
                 if let GetOutcome::Found(found) = answer {
                     copy_size.saw(found.source.len());
@@ -228,14 +232,15 @@ impl ReadDocuments {
                     announced.confirming.push(Confirming { entry: Entry { carry, ..entry }, copy });
                 }
                 EntryPlan::InPlace { known, task } => {
-                    let slot = if let KnownBy::Cache(slot) = by { Some(slot) } else { None };
-                    announced.in_place.push((Placed { entry, known, task }, slot));
+                    announced.in_place.push(Placed { entry, known, task, slot });
                 }
                 EntryPlan::WriteAhead { guard, placement, task } => {
                     let is_guess = by == KnownBy::Guess;
                     announced.ahead.push(Ahead { entry, guard, placement, task, before, is_guess });
                 }
-                EntryPlan::CarryOut { known, task } => announced.ready.push(Placed { entry, known, task }),
+                EntryPlan::CarryOut { known, task } => {
+                    announced.ready.push(Placed { entry, known, task, slot });
+                }
             }
         }
         batch.state.copy_size = copy_size;

@@ -38,7 +38,7 @@ impl WriteDocuments {
         written.reserve(writing.len());
         for (mut placed, answer) in writing.into_iter().zip(answers) {
             if matches!(answer, BulkOutcome::Done { .. } | BulkOutcome::Conflict) {
-                batch.saw(&placed.entry, None);
+                batch.saw(&placed);
             }
             match answer {
                 BulkOutcome::Done { .. } => written.push(placed),
