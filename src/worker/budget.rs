@@ -157,6 +157,11 @@ impl Meter {
         }
     }
 
+    /// Whether the partition is not read until it or another one writes.
+    pub fn is_at_bound(&self) -> bool {
+        self.flush_threshold.load(Relaxed) != usize::MAX
+    }
+
     /// Whether the partition should flush without waiting for more; see [`Meter::set_at_bound`].
     pub fn is_enough(&self, bytes: usize) -> bool {
         bytes >= self.flush_threshold.load(Relaxed)

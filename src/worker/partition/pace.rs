@@ -61,6 +61,8 @@ pub(super) struct Backlog {
     pub has_clears: bool,
     /// No record is queued.
     pub is_queue_empty: bool,
+    /// A limit keeps the partition from being read.
+    pub is_reading_stopped: bool,
     /// The worker is at its memory limit, and this partition holds its share of it.
     pub is_memory_limit_reached: bool,
 }
@@ -80,12 +82,13 @@ impl Backlog {
         }
     }
 
-    /// How long a pending document waits for others: longer if what is unread takes longer than that to read, as fast as since then.
+    /// How long a pending document waits for others: longer if what is unread takes longer than that to read, as fast as since then, and
+    /// is being read.
     fn linger(&self, batching: &Batching, now: Instant) -> Duration {
         let longer = LINGER_BEHIND.min(batching.max_dirty_age / 2).max(batching.linger);
         let spent = self.pending_since.map_or(Duration::ZERO, |since| now.since(since));
         let is_behind = self.unread as f64 * spent.as_secs_f64() > self.read as f64 * longer.as_secs_f64();
-        if is_behind { longer } else { batching.linger }
+        if is_behind && !self.is_reading_stopped { longer } else { batching.linger }
     }
 
     /// Whether a batch starts without waiting for the linger tick.
@@ -240,6 +243,15 @@ mod tests {
             "half of the age that is allowed"
         );
         assert_eq!(behind(u64::MAX, 700, 1_000), 700, "a longer one stays");
+        let stopped = Backlog {
+            pending_since: Some(at(11)),
+            read: 1,
+            unread: 1_000,
+            is_reading_stopped: true,
+            ..Backlog::default()
+        };
+        let short = Batching { linger: Duration::from_millis(200), ..BATCHING };
+        assert_eq!(stopped.linger(&short, at(12)), short.linger, "nothing comes meanwhile");
         let nothing = Backlog { unread: 1_000, ..Backlog::default() };
         assert_eq!(nothing.linger(&BATCHING, at(12)), BATCHING.linger);
     }

@@ -281,6 +281,7 @@ impl PartitionTask {
         let backlog = Backlog {
             has_clears: self.batches.have_clears(),
             is_queue_empty: self.partition.records.is_empty(),
+            is_reading_stopped: self.partition.meter.is_at_bound(),
             is_memory_limit_reached: self.partition.meter.is_enough(self.ledger.bytes()),
             unread: self.ledger.next_offset().map_or(0, |next| self.partition.published.unread(next)),
             ..Backlog::of(&self.ledger, now.boot)

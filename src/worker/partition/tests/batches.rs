@@ -67,6 +67,15 @@ async fn partition_that_is_behind_waits_for_the_tick_of_a_second() {
     rig.until_watermark(6).await;
     assert!(rig.elastic.calls() > calls, "it waited while it was behind");
     assert!(began.elapsed() < Duration::from_millis(3_550), "{:?}", began.elapsed());
+
+    rig.published.set_end(1_000);
+    sleep_until(began + Duration::from_millis(4_110)).await;
+    rig.index(6, "a", 1, 6);
+    sleep_until(began + Duration::from_millis(4_500)).await;
+    assert_eq!(rig.published.watermark(), Some(6));
+    rig.meter.set_at_bound(Some(usize::MAX - 1));
+    rig.until_watermark(7).await;
+    assert!(began.elapsed() < Duration::from_millis(4_550), "nothing more is read: {:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
