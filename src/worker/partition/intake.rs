@@ -33,6 +33,7 @@ impl PartitionTask {
 
     /// Tells the budget what was taken: not with each record, since all partitions share it.
     pub(super) fn report_taken_bytes(&mut self) {
+        self.sequence.pause();
         if self.taken_bytes > 0 {
             self.partition.meter.dequeued(std::mem::take(&mut self.taken_bytes));
             self.update_held_bytes();

@@ -9,12 +9,26 @@ use crate::worker::record::Record;
 pub(super) struct RecordSequence {
     epoch: Epoch,
     keys: KeyCheck,
-    /// To compare it with one that comes at the same offset.
-    last_read: Option<Record>,
+    last_read: Option<LastRead>,
     /// Offsets are missing between the committed and the read ones (compaction or transaction markers).
     saw_gap: bool,
     /// The committed position at assignment, if known.
     committed_before: Position,
+}
+
+/// The last record read, to compare it with one that comes at the same offset.
+enum LastRead {
+    Record(Record),
+    Digest { offset: i64, digest: u64 },
+}
+
+impl LastRead {
+    fn is(&self, record: &Record) -> bool {
+        match self {
+            Self::Record(last) => last == record,
+            Self::Digest { offset, digest } => *offset == record.offset && *digest == record.digest(),
+        }
+    }
 }
 
 /// How a record follows those read before.
@@ -37,7 +51,7 @@ impl RecordSequence {
 
     /// Compares a record with the last one, and with the offset after it, if any was read.
     pub(super) fn order(&self, record: &Record, next: Option<i64>) -> Order {
-        if self.last_read.as_ref() == Some(record) {
+        if self.last_read.as_ref().is_some_and(|last| last.is(record)) {
             return Order::Repeated;
         }
         let offset = record.offset;
@@ -54,7 +68,14 @@ impl RecordSequence {
 
     /// A record was read.
     pub(super) fn read(&mut self, record: Record) {
-        self.last_read = Some(record);
+        self.last_read = Some(LastRead::Record(record));
+    }
+
+    /// No more records are at hand: keeps only a digest of the last one, whose memory no limit counts any more.
+    pub(super) fn pause(&mut self) {
+        if let Some(LastRead::Record(last)) = &self.last_read {
+            self.last_read = Some(LastRead::Digest { offset: last.offset, digest: last.digest() });
+        }
     }
 
     /// Takes note of missing offsets. Whether they are the first of this assignment.
@@ -107,9 +128,7 @@ mod tests {
         assert_eq!(order(record(9, "a")), next(true));
 
         let header = |key| OwnedHeaders::new().insert(Header { key, value: Some("1") });
-        sequence.read(Record { headers: Some(header("a")), ..record(7, "a") });
-        let order = |record: Record| sequence.order(&record, Some(8));
-        assert_eq!(order(Record { headers: Some(header("a")), ..record(7, "a") }), Order::Repeated);
+        let last = Record { headers: Some(header("a")), ..record(7, "a") };
         let others = [
             record(7, "a"),
             Record { headers: Some(header("b")), ..record(7, "a") },
@@ -117,9 +136,16 @@ mod tests {
             Record { headers: Some(header("a")), value: None, ..record(7, "a") },
             Record { headers: Some(header("a")), key: None, ..record(7, "a") },
         ];
-        for other in others {
-            assert_eq!(order(other.clone()), Order::Backwards { next: 8 }, "{other:?}");
-        }
+        let check = |sequence: &RecordSequence| {
+            assert_eq!(sequence.order(&last, Some(8)), Order::Repeated);
+            for other in &others {
+                assert_eq!(sequence.order(other, Some(8)), Order::Backwards { next: 8 }, "{other:?}");
+            }
+        };
+        sequence.read(last.clone());
+        check(&sequence);
+        sequence.pause();
+        check(&sequence);
     }
 
     #[test]

@@ -48,6 +48,18 @@ async fn record_delivered_twice_in_a_row_is_taken_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_record_that_is_done_takes_no_memory() {
+    let mut rig = Rig::start();
+    let key = Bytes::from("a".to_owned());
+    let value = Some(Bytes::from(document(1, 1)));
+    let record = Record { offset: 0, key: Some(key.clone()), value, headers: None };
+    rig.meter.enqueued(record.bytes());
+    assert!(!key.is_unique() && rig.records.try_send(record).is_ok());
+    rig.until_watermark(1).await;
+    assert!(key.is_unique(), "the worker still has it");
+}
+
+#[tokio::test(start_paused = true)]
 async fn different_record_at_the_last_offset_stops_the_partition() {
     let mut rig = Rig::start();
     rig.index(100, "a", 1, 1);
