@@ -22,7 +22,7 @@ use crate::{Options, consumer, loader, naive};
 pub const HOT_IDS: usize = 2_000;
 
 /// How often they are written at once, and by the peer in a round.
-pub const HOT_WRITES: usize = 200_000;
+pub const HOT_WRITES: usize = 400_000;
 
 /// Documents of the naive flow: it is so slow that more would only take time.
 const NAIVE_DOCUMENTS: usize = 1_000;
