@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::budget::{CacheShare, MemoryBudget, MemoryLimits, Meter};
-use super::flow::{Flow, FlowControl, PartitionFlow, ReadLimit, Suspended};
+use super::flow::{self, FlowControl, PartitionFlow, ReadLimit, Suspended};
 use super::limits::{self, LimitsReader};
 use super::partition::{Mode, Partition, Published, WorkerContext, stopped_part};
 use super::record::Record;
@@ -100,7 +100,7 @@ impl AssignedPartition {
         !self.records.is_closed() && *self.mode.borrow() == Mode::Run
     }
 
-    /// Itself as [`Flow::decide`] sees it, while all partitions hold `held_by_all` bytes.
+    /// Itself as [`flow::decide`] sees it, while all partitions hold `held_by_all` bytes.
     fn flow(&self, number: i32, limits: MemoryLimits, held_by_all: usize) -> PartitionFlow {
         let is_at_work = self.is_at_work();
         let reached = if self.overflow.is_empty() && is_at_work {
@@ -123,9 +123,8 @@ pub struct Assignment {
     owned: HashMap<i32, AssignedPartition, ahash::RandomState>,
     /// Revoked while paused. librdkafka keeps the paused state, so they return paused.
     left_paused: HashSet<i32, ahash::RandomState>,
-    /// Ever held back: librdkafka does not release these by itself.
-    ever_held: HashSet<i32, ahash::RandomState>,
-    flow: Flow,
+    /// Assigned, and still held back.
+    fresh: Vec<i32>,
     /// When the tasks were told last where their partitions end.
     ends_told: Option<Instant>,
     /// Whether the worker is stopping: partitions of a later rebalance are not started.
@@ -151,18 +150,16 @@ impl Assignment {
             cache_share: CacheShare::new(cached_placements),
             owned: HashMap::default(),
             left_paused: HashSet::default(),
-            ever_held: HashSet::default(),
-            flow: Flow::default(),
+            fresh: Vec::new(),
             ends_told: None,
             draining: false,
         }
     }
 
     /// Starts a task per partition, given with its committed offset. Keeps nothing of an earlier assignment: a
-    /// placement cached then would make two copies (protocol, "The owner's cache"). Returns the partitions that
-    /// librdkafka does not release by itself.
-    #[must_use]
-    pub fn assign(&mut self, partitions: &[(i32, Option<i64>)]) -> Vec<i32> {
+    /// placement cached then would make two copies (protocol, "The owner's cache"). They must be held back;
+    /// the next [`Assignment::flow`] lets them through.
+    pub fn assign(&mut self, partitions: &[(i32, Option<i64>)]) {
         let numbers: Vec<i32> = partitions.iter().map(|(number, _)| *number).collect();
         // No partition comes twice without a revocation; if it did, the earlier task must end first.
         self.revoke(&numbers, Duration::ZERO);
@@ -214,7 +211,7 @@ impl Assignment {
             };
             self.owned.insert(number, owned);
         }
-        numbers.into_iter().filter(|number| self.ever_held.contains(number)).collect()
+        self.fresh.extend(numbers);
     }
 
     /// Lets each partition finish its batch within `grace`, cancels the rest, and returns the offsets that may still be
@@ -286,14 +283,15 @@ impl Assignment {
         let flow_of =
             |(&number, owned): (&i32, &AssignedPartition)| owned.flow(number, self.limits, held_by_all);
         let mut partitions: Vec<PartitionFlow> = self.owned.iter().map(flow_of).collect();
-        let control = self.flow.decide(&mut partitions, self.limits.max_held_back(), now);
+        let mut control = flow::decide(&mut partitions, self.limits.max_held_back());
         let threshold = self.limits.flush_threshold(partitions.len());
         for PartitionFlow { number, suspended, reached, .. } in partitions {
             let Some(owned) = self.owned.get_mut(&number) else { continue };
             owned.suspended = suspended;
             owned.meter.set_at_bound((reached.is_some() && owned.overflow.is_empty()).then_some(threshold));
         }
-        self.ever_held.extend(&control.hold_back);
+        let fresh = std::mem::take(&mut self.fresh).into_iter();
+        control.let_through.extend(fresh.filter(|number| !control.hold_back.contains(number)));
         self.set_gauges();
         control
     }

@@ -178,7 +178,7 @@ impl Meter {
     }
 
     /// What keeps the partition from being read, if anything, while all hold `held_by_all` bytes. A stopped one is read again only well
-    /// below its limits, to avoid flapping. While nothing is polled, that holds for the memory of all alone.
+    /// below its limits, to avoid flapping. While no record is taken, that holds for the memory of all alone.
     pub fn reached(
         &self,
         limits: MemoryLimits,

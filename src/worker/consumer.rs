@@ -1,5 +1,5 @@
-//! The poll thread, the only user of the Kafka consumer. It polls, hands records to partition tasks, pauses and
-//! resumes, serves rebalances, and commits watermarks.
+//! The poll thread, the only user of the Kafka consumer. It hands records to partition tasks, pauses and resumes, serves
+//! rebalances, which come by a queue of their own, and commits watermarks.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,8 +18,8 @@ use super::assignment::Assignment;
 use super::record::Record;
 use crate::io::kafka::lost_brokers::LostBrokers;
 use crate::io::kafka::{
-    add_leader_epochs, commit_with_answer, hold_back, known_beginning, known_end, leader_epoch, let_through,
-    login, position, set_leader_epoch,
+    Fetched, RecordQueue, add_leader_epochs, commit_with_answer, hold_back, known_beginning, known_end,
+    leader_epoch, login, position, record_queue, set_leader_epoch, waiting_events,
 };
 use crate::support::telemetry::events::{
     CommitFailed, Numbers, OffsetsCommitted, PartitionsAssigned, PartitionsRevoked,
@@ -28,13 +28,13 @@ use crate::support::telemetry::health::Health;
 use crate::support::telemetry::metrics::Metrics;
 use crate::support::telemetry::partition_status::PartitionStatusSender;
 
-/// Maximum wait for a record between two checks of flow, commits and signals.
+/// Maximum wait for a record between two checks of events, flow, commits and signals.
 const POLL_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// Wait between two checks while nothing is polled.
+/// Wait between two checks while no record is taken.
 const MEMORY_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Records polled before the next check of flow, commits and signals, unless a limit is reached before.
+/// Records taken before the next check of events, flow, commits and signals, unless a limit is reached before.
 const RECORDS_PER_TURN: usize = 2000;
 
 /// Interval between writes of acknowledged offsets to the meta index.
@@ -247,10 +247,6 @@ impl ClientContext for Context {
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
-        // Raised at every end of every partition.
-        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::PartitionEOF) {
-            return;
-        }
         tracing::warn!(%error, reason, "kafka client");
     }
 
@@ -273,12 +269,18 @@ impl ConsumerContext for Context {
     fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         match rebalance {
             Rebalance::Revoke(list) => self.revoke(consumer, &numbers(list)),
-            Rebalance::Assign(list) => self.choose_starts(consumer, list),
+            Rebalance::Assign(list) => {
+                // Before librdkafka lets its records through to the queue of events.
+                for number in numbers(list) {
+                    hold_back(consumer, &self.topic, number);
+                }
+                self.choose_starts(consumer, list);
+            }
             Rebalance::Error(error) => tracing::warn!(%error, "rebalance failed; the client retries"),
         }
     }
 
-    fn post_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+    fn post_rebalance(&self, _: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
         if let Rebalance::Assign(list) = rebalance {
             PartitionsAssigned { partitions: &numbers(list) }.emit(&self.metrics);
             let starts: Vec<(i32, Option<i64>)> = list
@@ -286,9 +288,7 @@ impl ConsumerContext for Context {
                 .iter()
                 .map(|element| (element.partition(), absolute(element.offset())))
                 .collect();
-            for partition in self.assignment().assign(&starts) {
-                let_through(consumer, &self.topic, partition);
-            }
+            self.assignment().assign(&starts);
         }
     }
 
@@ -361,16 +361,18 @@ fn poll_and_commit(
     let mut last_board = Instant::now();
     let mut drain_until: Option<Instant> = None;
     let mut wait = false;
+    let records = record_queue(consumer).map_err(ConsumerLost)?;
     while !signals.abort.load(Ordering::Relaxed) {
         health.poll_heartbeat();
+        serve_events(consumer, context)?;
         if wait {
             std::thread::sleep(MEMORY_INTERVAL);
         } else {
-            poll_some(consumer, context)?;
+            take_records(&records, consumer, context);
         }
         check_logs(consumer, context);
         look_for_trouble(consumer, context);
-        wait = set_flow(consumer, context);
+        wait = set_flow(&records, consumer, context);
         if last_commit.elapsed() >= context.pace.commit_interval || drain_until.is_some() {
             last_commit = Instant::now();
             commit(consumer, context);
@@ -435,52 +437,82 @@ fn ends_within(limit: Duration, action: impl FnOnce() + Send + 'static) -> bool 
     }
 }
 
-fn poll_some(consumer: &BaseConsumer<Context>, context: &Context) -> Result<(), ConsumerLost> {
-    let mut timeout = POLL_TIMEOUT;
-    for _ in 0..RECORDS_PER_TURN {
-        match consumer.poll(timeout) {
-            None => return Ok(()),
-            Some(Ok(message)) => {
-                let partition = message.partition();
-                let mut assignment = context.assignment();
-                if assignment.is_unexpected(partition, message.offset())
-                    && !assignment.check_skipped(
-                        partition,
-                        message.offset(),
-                        known_beginning(consumer, &context.topic, partition),
-                    )
-                {
-                    continue;
-                }
-                if !assignment.route(partition, Record::copy_of(&message)) {
-                    return Ok(());
-                }
-            }
-            Some(Err(KafkaError::PartitionEOF(partition))) => at_end(consumer, context, partition),
-            Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::AutoOffsetReset))) => {
-                context.stuck().look_at = Some(Instant::now());
-            }
-            Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::Fatal)))
-            | Some(Err(KafkaError::MessageConsumptionFatal(_))) => {
-                let (code, reason) = consumer
-                    .client()
-                    .fatal_error()
-                    .unwrap_or((RDKafkaErrorCode::Fatal, "no reason given".to_owned()));
-                tracing::error!(%code, reason, "kafka client failed permanently");
-                return Err(ConsumerLost(KafkaError::MessageConsumptionFatal(code)));
-            }
-            // The client recovers by itself; a lasting error shows in the lag.
-            Some(Err(error)) => tracing::warn!(%error, "kafka consumer"),
+/// Serves the events of the group and the client; callbacks run in here.
+fn serve_events(consumer: &BaseConsumer<Context>, context: &Context) -> Result<(), ConsumerLost> {
+    // Who never polls is taken for dead (`max.poll.interval.ms`).
+    let polls = waiting_events(consumer).max(1);
+    (0..polls).try_for_each(|_| serve_event(consumer, context))
+}
+
+fn serve_event(consumer: &BaseConsumer<Context>, context: &Context) -> Result<(), ConsumerLost> {
+    match consumer.poll(Duration::ZERO) {
+        None => {}
+        // Of a partition that was assigned, but not yet held back.
+        Some(Ok(message)) => {
+            let (partition, record) = (message.partition(), Record::copy_of(&message));
+            take_record(consumer, context, &mut context.assignment(), partition, record.offset, || record);
         }
-        timeout = Duration::ZERO;
+        Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::Fatal)))
+        | Some(Err(KafkaError::MessageConsumptionFatal(_))) => {
+            let (code, reason) = consumer
+                .client()
+                .fatal_error()
+                .unwrap_or((RDKafkaErrorCode::Fatal, "no reason given".to_owned()));
+            tracing::error!(%code, reason, "kafka client failed permanently");
+            return Err(ConsumerLost(KafkaError::MessageConsumptionFatal(code)));
+        }
+        // The client recovers by itself; a lasting error shows in the lag.
+        Some(Err(error)) => tracing::warn!(%error, "kafka consumer"),
     }
     Ok(())
 }
 
-/// Records where a partition ends, possibly beyond its last record: transactions end with markers.
-fn at_end(consumer: &BaseConsumer<Context>, context: &Context, partition: i32) {
-    let Some(end) = position(consumer, &context.topic, partition) else { return };
+/// Hands fetched records to the tasks of their partitions, until none is left or a limit is reached.
+fn take_records(records: &RecordQueue<'_, Context>, consumer: &BaseConsumer<Context>, context: &Context) {
     let mut assignment = context.assignment();
+    let mut left = RECORDS_PER_TURN;
+    records.take_each(POLL_TIMEOUT, |fetched| {
+        left -= 1;
+        let goes_on = match fetched {
+            Fetched::Record(record) => {
+                let copy = || Record::copy_of_fetched(&record);
+                take_record(consumer, context, &mut assignment, record.partition(), record.offset(), copy)
+            }
+            Fetched::End(partition) => {
+                at_end(consumer, context, &mut assignment, partition);
+                true
+            }
+            Fetched::Error(RDKafkaErrorCode::AutoOffsetReset) => {
+                context.stuck().look_at = Some(Instant::now());
+                true
+            }
+            // The client recovers by itself; a lasting error shows in the lag.
+            Fetched::Error(error) => {
+                tracing::warn!(%error, "kafka consumer");
+                true
+            }
+        };
+        goes_on && left > 0
+    });
+}
+
+/// Returns whether the partition may be read on.
+fn take_record(
+    consumer: &BaseConsumer<Context>,
+    context: &Context,
+    assignment: &mut Assignment,
+    partition: i32,
+    offset: i64,
+    record: impl FnOnce() -> Record,
+) -> bool {
+    let may_come = !assignment.is_unexpected(partition, offset)
+        || assignment.check_skipped(partition, offset, known_beginning(consumer, &context.topic, partition));
+    !may_come || assignment.route(partition, record())
+}
+
+/// Records where a partition ends, possibly beyond its last record: transactions end with markers.
+fn at_end(consumer: &BaseConsumer<Context>, context: &Context, assignment: &mut Assignment, partition: i32) {
+    let Some(end) = position(consumer, &context.topic, partition) else { return };
     if assignment.is_unexpected(partition, end)
         && assignment.check_skipped(partition, end, known_beginning(consumer, &context.topic, partition))
     {
@@ -546,8 +578,8 @@ fn look_for_trouble(consumer: &BaseConsumer<Context>, context: &Context) {
     (stuck.look_at, stuck.has_looked) = (None, true);
 }
 
-/// Returns whether to poll nothing for a moment.
-fn set_flow(consumer: &BaseConsumer<Context>, context: &Context) -> bool {
+/// Returns whether to take no record for a moment.
+fn set_flow(records: &RecordQueue<'_, Context>, consumer: &BaseConsumer<Context>, context: &Context) -> bool {
     let end_of = |partition| known_end(consumer, &context.topic, partition);
     let flow = context.assignment().flow(Instant::now(), end_of);
     let report = |error: KafkaError| tracing::warn!(%error, "a partition could not be paused or resumed");
@@ -557,7 +589,7 @@ fn set_flow(consumer: &BaseConsumer<Context>, context: &Context) -> bool {
     }
     for &partition in &flow.let_through {
         tracing::debug!(partition, "let through");
-        let_through(consumer, &context.topic, partition);
+        records.let_through(&context.topic, partition);
     }
     if !flow.pause.is_empty() {
         tracing::debug!(partitions = %Numbers::of(&flow.pause), "paused");

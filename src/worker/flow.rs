@@ -1,12 +1,6 @@
 //! Which partitions stop being read, and how. Pure; the poll thread does what is decided.
 
-use std::time::{Duration, Instant};
-
 use self::Suspended::{Held, Paused, Waiting};
-
-/// How long nothing is polled, at most, until a quarter of `memory.total` is free. No longer than a pause would cost: a rebalance waits
-/// for it, too.
-const MEMORY_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Which limit keeps a partition from being read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +14,7 @@ pub enum ReadLimit {
 /// How reading of a partition is suspended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Suspended {
-    /// Nothing is polled for a moment. librdkafka keeps what it has fetched of all partitions in one bounded queue.
+    /// No record is taken for a moment. librdkafka keeps what it has fetched of all partitions in one bounded queue.
     Waiting,
     /// librdkafka keeps what it has fetched and delivers it when reading goes on.
     Held,
@@ -40,7 +34,7 @@ impl Suspended {
 pub struct PartitionFlow {
     /// Its number.
     pub number: i32,
-    /// How it is suspended; `None` while it is read. [`Flow::decide`] sets it.
+    /// How it is suspended; `None` while it is read. [`decide`] sets it.
     pub suspended: Option<Suspended>,
     /// What keeps it from being read, if anything.
     pub reached: Option<ReadLimit>,
@@ -57,7 +51,7 @@ impl PartitionFlow {
 /// Partitions to stop reading or to read again.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct FlowControl {
-    /// Poll nothing before the next decision.
+    /// Take no record before the next decision.
     pub wait: bool,
     /// Hold back.
     pub hold_back: Vec<i32>,
@@ -69,67 +63,42 @@ pub struct FlowControl {
     pub resume: Vec<i32>,
 }
 
-/// Decides again and again.
-#[derive(Debug, Default)]
-pub struct Flow {
-    /// Since when nothing is polled.
-    waiting_since: Option<Instant>,
+/// What changes for `partitions`, of which at most `max_held_back` are held back; any more are paused.
+pub fn decide(partitions: &mut [PartitionFlow], max_held_back: usize) -> FlowControl {
+    let mut held = partitions.iter().filter(|one| one.suspended == Some(Held)).count();
+    let wait = waits_for_memory(partitions, max_held_back.saturating_sub(held));
+    let mut flow = FlowControl { wait, ..FlowControl::default() };
+    for partition in partitions {
+        let before = partition.suspended;
+        partition.suspended = match partition.reached {
+            None => None,
+            Some(_) if partition.is_stopped() => before,
+            Some(_) if wait => Some(Waiting),
+            Some(_) if held < max_held_back && partition.is_at_work => {
+                held += 1;
+                Some(Held)
+            }
+            Some(_) => Some(Paused),
+        };
+        let told = match (before, partition.suspended) {
+            (None | Some(Waiting), Some(Held)) => &mut flow.hold_back,
+            (None | Some(Waiting), Some(Paused)) => &mut flow.pause,
+            (Some(Held), None) => &mut flow.let_through,
+            (Some(Paused), None) => &mut flow.resume,
+            _ => continue,
+        };
+        told.push(partition.number);
+    }
+    flow
 }
 
-impl Flow {
-    /// What changes for `partitions`, of which at most `max_held_back` are held back; any more are paused.
-    pub fn decide(
-        &mut self,
-        partitions: &mut [PartitionFlow],
-        max_held_back: usize,
-        now: Instant,
-    ) -> FlowControl {
-        let mut held = partitions.iter().filter(|one| one.suspended == Some(Held)).count();
-        let wait = self.waits_for_memory(partitions, max_held_back.saturating_sub(held), now);
-        let mut flow = FlowControl { wait, ..FlowControl::default() };
-        for partition in partitions {
-            let before = partition.suspended;
-            partition.suspended = match partition.reached {
-                None => None,
-                Some(_) if partition.is_stopped() => before,
-                Some(_) if wait => Some(Waiting),
-                Some(_) if held < max_held_back && partition.is_at_work => {
-                    held += 1;
-                    Some(Held)
-                }
-                Some(_) => Some(Paused),
-            };
-            let told = match (before, partition.suspended) {
-                (None | Some(Waiting), Some(Held)) => &mut flow.hold_back,
-                (None | Some(Waiting), Some(Paused)) => &mut flow.pause,
-                (Some(Held), None) => &mut flow.let_through,
-                (Some(Paused), None) => &mut flow.resume,
-                _ => continue,
-            };
-            told.push(partition.number);
-        }
-        flow
-    }
-
-    /// Whether to poll nothing: `memory.total` is used up, no partition may be read, and more would have to be stopped than
-    /// `may_be_held_back`. It ends with a quarter free: one record at a time, a rebalance would wait for all that librdkafka has queued
-    /// before it.
-    fn waits_for_memory(
-        &mut self,
-        partitions: &[PartitionFlow],
-        may_be_held_back: usize,
-        now: Instant,
-    ) -> bool {
-        let to_stop = || partitions.iter().filter(|partition| !partition.is_stopped());
-        if partitions.iter().any(|partition| partition.reached.is_none())
-            || !to_stop().any(|partition| partition.reached == Some(ReadLimit::Total))
-            || to_stop().count() <= may_be_held_back
-        {
-            self.waiting_since = None;
-            return false;
-        }
-        now.saturating_duration_since(*self.waiting_since.get_or_insert(now)) < MEMORY_PATIENCE
-    }
+/// Whether to take no record: `memory.total` is used up, no partition may be read, and more would have to be stopped than
+/// `may_be_held_back`. It ends with a quarter free.
+fn waits_for_memory(partitions: &[PartitionFlow], may_be_held_back: usize) -> bool {
+    let to_stop = || partitions.iter().filter(|partition| !partition.is_stopped());
+    partitions.iter().all(|partition| partition.reached.is_some())
+        && to_stop().any(|partition| partition.reached == Some(ReadLimit::Total))
+        && to_stop().count() > may_be_held_back
 }
 
 #[cfg(test)]
@@ -156,20 +125,18 @@ mod tests {
 
     #[test]
     fn as_many_are_held_back_as_may_be_and_the_others_are_paused() {
-        let mut flow = Flow::default();
-        let now = Instant::now();
         let mut three = partitions([OWN, None, OWN]);
         let first = FlowControl { hold_back: vec![0], pause: vec![2], ..FlowControl::default() };
-        assert_eq!(flow.decide(&mut three, 1, now), first);
-        assert_eq!(flow.decide(&mut three, 1, now), FlowControl::default(), "each is told once");
+        assert_eq!(decide(&mut three, 1), first);
+        assert_eq!(decide(&mut three, 1), FlowControl::default(), "each is told once");
 
         reach(&mut three, [None, OWN, None]);
         let second =
             FlowControl { let_through: vec![0], pause: vec![1], resume: vec![2], ..FlowControl::default() };
-        assert_eq!(flow.decide(&mut three, 1, now), second);
+        assert_eq!(decide(&mut three, 1), second);
         reach(&mut three, [OWN, OWN, None]);
         let third = FlowControl { hold_back: vec![0], ..FlowControl::default() };
-        assert_eq!(flow.decide(&mut three, 1, now), third, "what was let through holds nothing back");
+        assert_eq!(decide(&mut three, 1), third, "what was let through holds nothing back");
     }
 
     #[test]
@@ -177,69 +144,48 @@ mod tests {
         let mut one = partitions([OWN]);
         one[0].is_at_work = false;
         let paused = FlowControl { pause: vec![0], ..FlowControl::default() };
-        assert_eq!(Flow::default().decide(&mut one, 8, Instant::now()), paused);
+        assert_eq!(decide(&mut one, 8), paused);
     }
 
     #[test]
     fn without_memory_nothing_is_polled_unless_all_can_be_held_back() {
-        let mut flow = Flow::default();
-        let now = Instant::now();
         let wait = FlowControl { wait: true, ..FlowControl::default() };
         let mut three = partitions([ALL; 3]);
-        assert_eq!(flow.decide(&mut three, 2, now), wait);
+        assert_eq!(decide(&mut three, 2), wait);
         assert_eq!(three.map(|one| one.suspended), [Some(Waiting); 3]);
         reach(&mut three, [None; 3]);
-        assert_eq!(flow.decide(&mut three, 2, now), FlowControl::default());
+        assert_eq!(decide(&mut three, 2), FlowControl::default());
         assert_eq!(three.map(|one| one.suspended), [None; 3]);
 
         reach(&mut three, [ALL; 3]);
         let held = FlowControl { hold_back: vec![0, 1, 2], ..FlowControl::default() };
-        assert_eq!(flow.decide(&mut three, 3, now), held);
+        assert_eq!(decide(&mut three, 3), held);
 
         // One that is held back already counts: two more would be too many.
         let mut three = partitions([OWN, None, None]);
-        flow.decide(&mut three, 2, now);
+        decide(&mut three, 2);
         reach(&mut three, [OWN, ALL, ALL]);
-        assert_eq!(flow.decide(&mut three, 2, now), wait);
+        assert_eq!(decide(&mut three, 2), wait);
     }
 
     #[test]
     fn partition_at_a_limit_of_its_own_is_stopped_before_polling_goes_on() {
-        let mut flow = Flow::default();
-        let now = Instant::now();
         let mut three = partitions([ALL, OWN, ALL]);
         let wait = FlowControl { wait: true, ..FlowControl::default() };
-        assert_eq!(flow.decide(&mut three, 2, now), wait);
+        assert_eq!(decide(&mut three, 2), wait);
         reach(&mut three, [None, OWN, None]);
         let stopped = FlowControl { hold_back: vec![1], ..FlowControl::default() };
-        assert_eq!(flow.decide(&mut three, 2, now), stopped);
+        assert_eq!(decide(&mut three, 2), stopped);
 
         let mut three = partitions([OWN; 3]);
         let stopped = FlowControl { hold_back: vec![0, 1], pause: vec![2], ..FlowControl::default() };
-        assert_eq!(flow.decide(&mut three, 2, now), stopped, "no memory to wait for");
+        assert_eq!(decide(&mut three, 2), stopped, "no memory to wait for");
     }
 
     #[test]
     fn without_memory_polling_goes_on_while_a_partition_may_be_read() {
         let mut three = partitions([ALL, None, ALL]);
-        let flow = Flow::default().decide(&mut three, 1, Instant::now());
+        let flow = decide(&mut three, 1);
         assert_eq!(flow, FlowControl { hold_back: vec![0], pause: vec![2], ..FlowControl::default() });
-    }
-
-    #[test]
-    fn partitions_are_stopped_once_memory_was_used_up_for_a_second() {
-        let mut flow = Flow::default();
-        let began = Instant::now();
-        let at = |milliseconds| began + Duration::from_millis(milliseconds);
-        let mut two = partitions([ALL; 2]);
-        assert!(flow.decide(&mut two, 1, at(0)).wait);
-        assert!(flow.decide(&mut two, 1, at(999)).wait);
-        reach(&mut two, [None; 2]);
-        assert!(!flow.decide(&mut two, 1, at(999)).wait);
-        reach(&mut two, [ALL; 2]);
-        assert!(flow.decide(&mut two, 1, at(1000)).wait, "the second begins anew");
-        let stopped = FlowControl { hold_back: vec![0], pause: vec![1], ..FlowControl::default() };
-        assert_eq!(flow.decide(&mut two, 1, at(2000)), stopped);
-        assert_eq!(flow.decide(&mut two, 1, at(3000)), FlowControl::default(), "rebalances are answered");
     }
 }

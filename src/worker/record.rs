@@ -10,7 +10,7 @@ use rdkafka::message::{BorrowedMessage, Header, Headers, OwnedHeaders};
 use super::budget::RECORD_OVERHEAD_BYTES;
 use crate::base::headers::OP_HEADER;
 use crate::core::decode::{Decoder, LocationPath, OP_TWICE, RawRecord};
-use crate::io::kafka::owned_headers;
+use crate::io::kafka::{FetchedRecord, owned_headers};
 use crate::support::config::Config;
 
 /// How a worker reads records; `location` is `documents.location`.
@@ -40,20 +40,25 @@ impl PartialEq for Record {
 }
 
 impl Record {
-    /// Copies key and value into one allocation.
+    /// A copy of what a consumer has polled.
     pub fn copy_of(message: &BorrowedMessage<'_>) -> Self {
-        let (key, value) = (message.key(), message.payload());
+        let headers = message.headers().map(owned_headers);
+        Self::copied(message.offset(), message.key(), message.payload(), headers)
+    }
+
+    /// A copy of what was fetched.
+    pub fn copy_of_fetched(record: &FetchedRecord<'_>) -> Self {
+        Self::copied(record.offset(), record.key(), record.value(), record.headers())
+    }
+
+    /// Copies key and value into one allocation.
+    fn copied(offset: i64, key: Option<&[u8]>, value: Option<&[u8]>, headers: Option<OwnedHeaders>) -> Self {
         let mut both = Vec::with_capacity(key.map_or(0, <[u8]>::len) + value.map_or(0, <[u8]>::len));
         both.extend_from_slice(key.unwrap_or_default());
         both.extend_from_slice(value.unwrap_or_default());
         let mut both = Bytes::from(both);
         let key_bytes = both.split_to(key.map_or(0, <[u8]>::len));
-        Self {
-            offset: message.offset(),
-            key: key.map(|_| key_bytes),
-            value: value.map(|_| both),
-            headers: message.headers().map(owned_headers),
-        }
+        Self { offset, key: key.map(|_| key_bytes), value: value.map(|_| both), headers }
     }
 
     /// Memory cost in bytes.

@@ -23,6 +23,7 @@ use thiserror::Error;
 use self::login::{Login, NoToken};
 #[cfg(test)]
 pub(crate) use self::native::produce_with_header;
+pub use self::native::{Fetched, FetchedRecord, RecordQueue};
 use crate::support::config::{Config, Properties};
 
 /// A consumer that has no context of its own.
@@ -123,7 +124,7 @@ pub fn owned_headers(headers: &BorrowedHeaders) -> OwnedHeaders {
     native::owned_headers(headers)
 }
 
-/// The offset after everything polled of a partition, including offsets without records. `None`: nothing polled since the
+/// The offset after everything taken of a partition, including offsets without records. `None`: nothing taken since the
 /// assignment.
 pub fn position<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &str, partition: i32) -> Option<i64> {
     let mut asked = TopicPartitionList::with_capacity(1);
@@ -178,15 +179,25 @@ pub fn known_end<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &str, pa
     native::known_ends(consumer, topic, partition).1
 }
 
-/// Throttles a partition: redirects its fetched records to a queue that is not polled; when it is full
+/// Keeps what is fetched of a partition in a queue of its own, until it is [let through](RecordQueue::let_through). When that is full
 /// (`queued.max.messages.kbytes`), librdkafka stops fetching. Unlike a pause it discards nothing. `false`: unknown partition.
+///
+/// A partition that was once held back is so again at its next assignment.
 pub fn hold_back<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &str, partition: i32) -> bool {
-    native::let_through(consumer, topic, partition, false)
+    native::hold_back(consumer, topic, partition)
 }
 
-/// Ends the throttling. Needed too when a once throttled partition is assigned again: librdkafka does not restore it.
-pub fn let_through<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &str, partition: i32) -> bool {
-    native::let_through(consumer, topic, partition, true)
+/// How many events wait for the consumer's poll, which serves one each time.
+pub fn waiting_events<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> usize {
+    native::waiting_events(consumer)
+}
+
+/// A queue for records alone, so that events of the consumer, such as rebalances, need not wait for them.
+///
+/// # Errors
+/// Without memory.
+pub fn record_queue<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> KafkaResult<RecordQueue<'_, C>> {
+    RecordQueue::new(consumer).ok_or_else(|| KafkaError::ClientCreation("no queue for records".to_owned()))
 }
 
 /// For the mock cluster inside a client: how long a new consumer group waits for more members. Does nothing if the client
@@ -280,8 +291,10 @@ pub fn topic_facts<C: ClientContext>(
 #[cfg(test)]
 mod tests {
     use std::ops::Range;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use rdkafka::consumer::{BaseConsumer, Consumer};
+    use rdkafka::consumer::{BaseConsumer, Consumer, Rebalance};
     use rdkafka::message::{Header, Headers};
     use rdkafka::mocking::MockCluster;
     use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
@@ -336,44 +349,177 @@ mod tests {
         assert_eq!(owned_headers(OwnedHeaders::new().as_borrowed()).count(), 0);
     }
 
+    /// Offsets of records that come within `patience`, at most as many as `wanted`.
+    fn taken<C: ConsumerContext>(
+        records: &RecordQueue<'_, C>,
+        wanted: usize,
+        patience: Duration,
+    ) -> Vec<i64> {
+        let (mut taken, begin) = (Vec::new(), Instant::now());
+        while taken.len() < wanted && begin.elapsed() < patience {
+            records.take_each(patience.saturating_sub(begin.elapsed()), |fetched| {
+                let Fetched::Record(record) = fetched else { panic!("no record: {fetched:?}") };
+                taken.push(record.offset());
+                taken.len() < wanted
+            });
+        }
+        taken
+    }
+
     #[test]
-    fn throttled_records_arrive_after_unthrottle_and_reassignment() {
+    fn records_held_back_arrive_once_they_are_let_through_also_after_an_assignment() {
         const AT_ONCE: Duration = Duration::from_millis(300);
         let cluster = MockCluster::new(1).unwrap();
         cluster.create_topic("documents", 1, 1).unwrap();
         let brokers = cluster.bootstrap_servers();
         let consumer = consumer(&brokers);
+        let queue = record_queue(&consumer).unwrap();
         let assign = |offset| {
             let mut list = TopicPartitionList::new();
             list.add_partition_offset("documents", 0, Offset::Offset(offset)).unwrap();
             consumer.assign(&list).unwrap();
         };
-        let poll = |patience| consumer.poll(patience).map(|record| record.unwrap().offset());
-        // A poll gives nothing also when it has only served an event, such as a commit's answer.
-        let next = || {
-            let begin = Instant::now();
-            std::iter::repeat_with(|| poll(AT_ONCE))
-                .take_while(|_| begin.elapsed() < PATIENCE)
-                .flatten()
-                .next()
+        let read = |offsets: Range<i64>| {
+            let wanted: Vec<_> = offsets.collect();
+            assert_eq!(taken(&queue, wanted.len(), PATIENCE), wanted);
         };
-        let read = |offsets: Range<i64>| offsets.for_each(|offset| assert_eq!(next(), Some(offset)));
+        let nothing = || assert_eq!(taken(&queue, 1, AT_ONCE), [0; 0]);
 
         produce_ten(&brokers);
+        assert!(hold_back(&consumer, "documents", 0));
         assign(0);
+        nothing();
+        assert!(queue.let_through("documents", 0));
         read(0..10);
         assert!(hold_back(&consumer, "documents", 0));
         produce_ten(&brokers);
-        assert_eq!(poll(AT_ONCE), None);
-        assert!(let_through(&consumer, "documents", 0));
+        nothing();
+        assert!(queue.let_through("documents", 0));
         read(10..20);
 
         assert!(hold_back(&consumer, "documents", 0));
         consumer.unassign().unwrap();
         assign(5);
-        assert_eq!(poll(AT_ONCE), None, "librdkafka leaves it to us");
-        assert!(let_through(&consumer, "documents", 0));
+        nothing();
+        assert!(queue.let_through("documents", 0));
         read(5..20);
+        assert!(consumer.poll(AT_ONCE).is_none(), "no record came among the events");
+    }
+
+    /// Counts partitions that were revoked.
+    #[derive(Default)]
+    struct Revoked(AtomicUsize);
+
+    impl ClientContext for Revoked {}
+
+    impl ConsumerContext for Revoked {
+        fn pre_rebalance(&self, consumer: &BaseConsumer<Self>, rebalance: &Rebalance<'_>) {
+            match rebalance {
+                Rebalance::Assign(_) => assert!(hold_back(consumer, "documents", 0)),
+                Rebalance::Revoke(list) => self.0.store(list.count(), Ordering::Relaxed),
+                Rebalance::Error(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_rebalance_does_not_wait_for_records() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("documents", 1, 1).unwrap();
+        let brokers = cluster.bootstrap_servers();
+        produce_ten(&brokers);
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &brokers).set("group.id", "g").set("auto.offset.reset", "earliest");
+        let consumer: BaseConsumer<Revoked> = config.create_with_context(Revoked::default()).unwrap();
+        let queue = record_queue(&consumer).unwrap();
+        let revoked = || consumer.context().0.load(Ordering::Relaxed);
+        consumer.subscribe(&["documents"]).unwrap();
+        let begin = Instant::now();
+        while consumer.assignment().unwrap().count() == 0 && begin.elapsed() < PATIENCE {
+            assert!(consumer.poll(Duration::from_millis(10)).is_none());
+        }
+        assert!(queue.let_through("documents", 0));
+        assert_eq!(taken(&queue, 1, PATIENCE), [0], "and nine wait");
+
+        assert_eq!(waiting_events(&consumer), 0);
+        consumer.unsubscribe();
+        while waiting_events(&consumer) == 0 && begin.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        while revoked() == 0 && begin.elapsed() < PATIENCE {
+            assert!(consumer.poll(Duration::from_millis(10)).is_none());
+        }
+        assert_eq!(revoked(), 1);
+        assert_eq!(taken(&queue, 1, Duration::from_millis(300)), [0; 0], "the next owner reads them");
+    }
+
+    #[test]
+    fn a_record_comes_whole_and_a_partition_s_end_after_the_last() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("documents", 1, 1).unwrap();
+        let brokers = cluster.bootstrap_servers();
+        let producer: BaseProducer = ClientConfig::new().set("bootstrap.servers", &brokers).create().unwrap();
+        let headers = OwnedHeaders::new().insert(Header { key: "a", value: Some("1") });
+        let record = BaseRecord::to("documents").partition(0).key("k").payload("{}").headers(headers.clone());
+        producer.send(record).unwrap();
+        producer.send(BaseRecord::<str, str>::to("documents").partition(0)).unwrap();
+        producer.flush(PATIENCE).unwrap();
+        let mut config = ClientConfig::new();
+        config.set("bootstrap.servers", &brokers).set("group.id", "g").set("enable.partition.eof", "true");
+        let consumer: BaseConsumer = config.create().unwrap();
+        let queue = record_queue(&consumer).unwrap();
+        assert!(hold_back(&consumer, "documents", 0) && queue.let_through("documents", 0));
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset("documents", 0, Offset::Beginning).unwrap();
+        consumer.assign(&list).unwrap();
+        let (mut found, mut end, begin) = (Vec::new(), None, Instant::now());
+        while end.is_none() && begin.elapsed() < PATIENCE {
+            queue.take_each(PATIENCE, |fetched| {
+                match fetched {
+                    Fetched::Record(record) => {
+                        let text = |bytes: Option<&[u8]>| bytes.map(<[u8]>::to_vec);
+                        let (key, value) = (text(record.key()), text(record.value()));
+                        found.push((record.partition(), record.offset(), key, value, record.headers()));
+                    }
+                    Fetched::End(partition) => {
+                        end = Some((partition, position(&consumer, "documents", partition)))
+                    }
+                    Fetched::Error(error) => panic!("{error}"),
+                }
+                true
+            });
+        }
+        let first = (0, 0, Some(b"k".to_vec()), Some(b"{}".to_vec()), true);
+        let second = (0, 1, None, None, false);
+        assert!(found[0].4.as_ref().is_some_and(|found| found.iter().eq(headers.iter())));
+        let found: Vec<_> = found
+            .into_iter()
+            .map(|(partition, offset, key, value, headers)| {
+                (partition, offset, key, value, headers.is_some())
+            })
+            .collect();
+        assert_eq!(found, [first, second]);
+        assert_eq!(end, Some((0, Some(2))));
+    }
+
+    #[test]
+    fn a_panic_in_the_taker_reaches_its_caller_and_loses_no_other_record() {
+        let cluster = MockCluster::new(1).unwrap();
+        cluster.create_topic("documents", 1, 1).unwrap();
+        let brokers = cluster.bootstrap_servers();
+        produce_ten(&brokers);
+        let consumer = consumer(&brokers);
+        let queue = record_queue(&consumer).unwrap();
+        assert!(hold_back(&consumer, "documents", 0) && queue.let_through("documents", 0));
+        let mut list = TopicPartitionList::new();
+        list.add_partition_offset("documents", 0, Offset::Offset(0)).unwrap();
+        consumer.assign(&list).unwrap();
+        let panics = catch_unwind(AssertUnwindSafe(|| {
+            // A wait may also end with an event of librdkafka's own.
+            (0..10).for_each(|_| queue.take_each(PATIENCE, |_| panic!("on purpose")));
+        }));
+        assert_eq!(panics.unwrap_err().downcast_ref(), Some(&"on purpose"));
+        assert_eq!(taken(&queue, 9, PATIENCE), (1..10).collect::<Vec<_>>());
     }
 
     #[test]

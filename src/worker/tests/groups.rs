@@ -89,6 +89,24 @@ async fn taken_while_not_read(records: i32, bytes: usize, bound: impl Fn(&mut co
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn worker_without_memory_stays_in_its_group() {
+    let mut world = World::new();
+    world.produce(1, 400, 2000);
+    world.elastic.set_faults(|faults| faults.down = true);
+    let mut config = world.config();
+    config.kafka.properties = toml::from_str(r#""max.poll.interval.ms" = 4000"#).unwrap();
+    config.memory.total = ByteSize::new(64 * 1024);
+    config.memory.per_partition = config.memory.total;
+    let worker = world.start(&config);
+    until("nothing is read", || worker.paused() == i64::from(PARTITIONS)).await;
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    world.elastic.set_faults(|faults| faults.down = false);
+    world.until_done().await;
+    assert_eq!(worker.gauge("geofold_rebalances_total{kind=\"lost\"}"), 0, "librdkafka took it for dead");
+    worker.stop().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refused_commit_is_retried() {
     let mut world = World::new();
     world.produce(1, 40, 0);

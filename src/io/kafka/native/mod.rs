@@ -1,4 +1,4 @@
-//! The calls of librdkafka that rust-rdkafka does not wrap, and the one file of the crate with `unsafe`.
+//! The calls of librdkafka that rust-rdkafka does not wrap, and the one folder of the crate with `unsafe`.
 //!
 //! `DescribeTopics`: a topic's id is the only proof that it is still the same topic, and the safe API does not return it. It
 //! is a Metadata request underneath that never lets a broker create the topic, so every broker answers it; those before
@@ -8,9 +8,9 @@
 //! no commit callback in librdkafka's configuration, so `commit_callback` is never called for it. Without the answer no one
 //! knows what is committed.
 //!
-//! A partition's own queue: pausing throws away what was fetched, and a partition that is resumed waits up to a second. One
-//! whose queue is not polled stops when that is full, and continues as soon as it is polled again. rust-rdkafka only lets the way
-//! into that queue be opened, not closed again.
+//! A queue for records alone (`record_queue.rs`), and a partition's own queue: pausing throws away what was fetched, and a partition
+//! that is resumed waits up to a second. One whose queue is not polled stops when that is full, and continues as soon as it is polled
+//! again. rust-rdkafka only lets the way into that queue be opened, not closed again.
 //!
 //! Where one partition is read, the leader epochs beside offsets, and the beginning of a partition that librdkafka knows.
 //!
@@ -29,6 +29,8 @@
 
 #![allow(unsafe_code)]
 
+mod record_queue;
+
 use std::ffi::{CStr, CString, c_char};
 use std::ptr::NonNull;
 use std::time::Duration;
@@ -41,6 +43,7 @@ use rdkafka::message::{BorrowedHeaders, Header, Headers, OwnedHeaders};
 use rdkafka::types::RDKafkaErrorCode;
 use rdkafka_sys as sys;
 
+pub use self::record_queue::{Fetched, FetchedRecord, RecordQueue};
 use super::{TopicFactsError, TopicFactsFound};
 use crate::support::config::Partitioner;
 
@@ -63,13 +66,24 @@ pub(super) fn commit_with_answer<C: ConsumerContext>(
     offsets: &TopicPartitionList,
 ) -> KafkaResult<()> {
     let rk = consumer.client().native_ptr();
-    // SAFETY: `rk` is alive while `consumer` is borrowed; the reference is owned here, and this is its function.
-    let queue = unsafe { Owned::new(sys::rd_kafka_queue_get_consumer(rk), sys::rd_kafka_queue_destroy) }
-        .ok_or(KafkaError::ConsumerCommit(RDKafkaErrorCode::UnknownGroup))?;
+    let queue = consumer_queue(consumer).ok_or(KafkaError::ConsumerCommit(RDKafkaErrorCode::UnknownGroup))?;
     // SAFETY: all are alive; librdkafka copies the list and counts its own reference to the queue.
     let code =
         unsafe { sys::rd_kafka_commit_queue(rk, offsets.ptr(), queue.as_ptr(), None, std::ptr::null_mut()) };
     if code == NO_ERROR { Ok(()) } else { Err(KafkaError::ConsumerCommit(code.into())) }
+}
+
+/// How many events wait for the consumer's poll.
+pub(super) fn waiting_events<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> usize {
+    // SAFETY: the queue is alive.
+    consumer_queue(consumer).map_or(0, |queue| unsafe { sys::rd_kafka_queue_length(queue.as_ptr()) })
+}
+
+/// The queue that is polled; `None` for a consumer that is in no group, or closing.
+fn consumer_queue<C: ConsumerContext>(consumer: &BaseConsumer<C>) -> Option<Owned<sys::rd_kafka_queue_t>> {
+    let rk = consumer.client().native_ptr();
+    // SAFETY: `rk` is alive while `consumer` is borrowed; the reference is owned here, and this is its function.
+    unsafe { Owned::new(sys::rd_kafka_queue_get_consumer(rk), sys::rd_kafka_queue_destroy) }
 }
 
 /// Sets the offsets of a list to where the application stands, and leader epochs too. `None`: librdkafka does not return it.
@@ -134,48 +148,63 @@ pub(super) fn known_ends<C: ConsumerContext>(
 /// A copy of headers, in which a name that is not valid UTF-8 has replacement characters.
 pub(super) fn owned_headers(headers: &BorrowedHeaders) -> OwnedHeaders {
     // What rust-rdkafka gives as a reference is librdkafka's pointer itself; it has no function for it.
-    let native: *const sys::rd_kafka_headers_t = std::ptr::from_ref(headers).cast();
-    let count = headers.count();
+    // SAFETY: the headers are alive while they are borrowed.
+    unsafe { copied_headers(std::ptr::from_ref(headers).cast(), headers.count()) }
+}
+
+/// A copy of the first `count` headers.
+///
+/// # Safety
+/// The headers are alive.
+unsafe fn copied_headers(headers: *const sys::rd_kafka_headers_t, count: usize) -> OwnedHeaders {
     let mut owned = OwnedHeaders::new_with_capacity(count);
     for number in 0..count {
         let (mut name, mut value, mut size) = (std::ptr::null(), std::ptr::null(), 0);
-        // SAFETY: the headers are alive while they are borrowed, and all three may be written to.
-        let code = unsafe { sys::rd_kafka_header_get_all(native, number, &mut name, &mut value, &mut size) };
+        // SAFETY: the headers are alive, and all three may be written to.
+        let code = unsafe { sys::rd_kafka_header_get_all(headers, number, &mut name, &mut value, &mut size) };
         if code != NO_ERROR {
             break;
         }
         // SAFETY: librdkafka terminates the name, the value is null or as long as said, and both live as long as the headers.
-        let (name, value) = unsafe {
-            let value: Option<&[u8]> =
-                (!value.is_null()).then(|| std::slice::from_raw_parts(value.cast(), size));
-            (CStr::from_ptr(name).to_string_lossy(), value)
-        };
+        let (name, value) = unsafe { (CStr::from_ptr(name).to_string_lossy(), bytes(value.cast(), size)) };
         owned = owned.insert(Header { key: &name, value });
     }
     owned
 }
 
-/// Lets what is fetched of a partition come with the consumer's polls, or stay in the partition's own queue, where
-/// librdkafka's bounds hold it while it is not polled. `false`: librdkafka does not know the partition.
+/// What librdkafka points to; `None` for null.
 ///
-/// From the first call on, librdkafka leaves the partition to its caller, who must call again after each assignment.
-pub(super) fn let_through<C: ConsumerContext>(
+/// # Safety
+/// The pointer is null, or as many bytes live there for as long as the result.
+unsafe fn bytes<'a>(pointer: *const u8, size: usize) -> Option<&'a [u8]> {
+    // SAFETY: by this function's contract.
+    (!pointer.is_null()).then(|| unsafe { std::slice::from_raw_parts(pointer, size) })
+}
+
+/// Keeps what is fetched of a partition in the partition's own queue, where librdkafka's bounds hold it. `false`: librdkafka does
+/// not know the partition.
+///
+/// From the first call on, librdkafka leaves the partition to its caller, also after later assignments.
+pub(super) fn hold_back<C: ConsumerContext>(consumer: &BaseConsumer<C>, topic: &str, partition: i32) -> bool {
+    forward(consumer, topic, partition, None)
+}
+
+/// Lets what is fetched of a partition go to `target`, or stay in the partition's own queue.
+fn forward<C: ConsumerContext>(
     consumer: &BaseConsumer<C>,
     topic: &str,
     partition: i32,
-    through: bool,
+    target: Option<&Owned<sys::rd_kafka_queue_t>>,
 ) -> bool {
     let Ok(name) = CString::new(topic) else { return false };
-    let rk = consumer.client().native_ptr();
-    // SAFETY: `rk` is alive while `consumer` is borrowed, and the name is terminated; the references are owned here, and this
-    // is their function.
-    let (own, all) = unsafe {
-        let own = sys::rd_kafka_queue_get_partition(rk, name.as_ptr(), partition);
-        let all = sys::rd_kafka_queue_get_consumer(rk);
-        (Owned::new(own, sys::rd_kafka_queue_destroy), Owned::new(all, sys::rd_kafka_queue_destroy))
+    // SAFETY: the client is alive while `consumer` is borrowed, and the name is terminated; the reference is owned here, and this
+    // is its function.
+    let own = unsafe {
+        let own = sys::rd_kafka_queue_get_partition(consumer.client().native_ptr(), name.as_ptr(), partition);
+        Owned::new(own, sys::rd_kafka_queue_destroy)
     };
-    let (Some(own), Some(all)) = (own, all) else { return false };
-    let target = if through { all.as_ptr() } else { std::ptr::null_mut() };
+    let Some(own) = own else { return false };
+    let target = target.map_or(std::ptr::null_mut(), Owned::as_ptr);
     // SAFETY: both are alive, or the target is null, which stands for no queue; librdkafka counts its own reference to it.
     unsafe { sys::rd_kafka_queue_forward(own.as_ptr(), target) };
     true
