@@ -143,7 +143,7 @@ impl fmt::Display for Lap {
             "{speed:.0}/s; CPU s per million: {racer:.1}, elasticsearch {elasticsearch:.0}, kafka {kafka:.1}"
         )?;
         match self.operations {
-            Some([gets, writes]) => write!(f, "; {gets:.2} reads and {writes:.2} writes each"),
+            Some([gets, writes]) => write!(f, "; {gets:.3} reads and {writes:.3} writes each"),
             None => Ok(()),
         }
     }
@@ -270,7 +270,7 @@ impl Report {
             let cpu = |who: usize| median(laps.iter().map(|lap| lap.cpu[who]));
             let operations = |of: fn(&Lap) -> Option<f64>| {
                 let counted: Vec<f64> = laps.iter().filter_map(of).collect();
-                (!counted.is_empty()).then(|| format!("{:.2}", median(counted.into_iter())))
+                (!counted.is_empty()).then(|| format!("{:.3}", median(counted.into_iter())))
             };
             let operations: Vec<String> =
                 [operations(Lap::gets), operations(Lap::writes)].into_iter().flatten().collect();
